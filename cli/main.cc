@@ -1,0 +1,3 @@
+#include <sirdar/sirdar.hpp>
+
+int main() { return 0; }

@@ -1,0 +1,40 @@
+// Device: the facts a plan depends on, as plain data, so that planning for a machine that is not
+// here is an ordinary function call.
+#pragma once
+
+#include <sirdar/status.hpp>
+
+#include <string>
+
+namespace sirdar {
+
+enum class DeviceKind : uint8_t { cpu, cuda };
+
+// Instruction sets a CPU implementation may use, weakest first.
+enum class Isa : uint8_t { scalar, neon, avx2, avx512, avx512_bf16 };
+SIRDAR_API std::string_view name_of(Isa isa);
+SIRDAR_API Result<Isa> parse_isa(std::string_view name);
+
+struct Device {
+  DeviceKind kind = DeviceKind::cpu;
+  std::string name;        // "Intel(R) Xeon(R) ...", "NVIDIA H200"
+  int index = 0;           // CUDA ordinal
+
+  // CPU
+  Isa isa = Isa::scalar;         // the best one that may run
+  int num_threads = 1;           // usable at once (affinity and cgroup quota respected)
+  int64_t l1d_bytes = 32 << 10;  // per core
+  int64_t l2_bytes = 1 << 20;    // per core; for CUDA the whole L2
+
+  // CUDA
+  int arch = 0;                  // 90 for sm_90
+  int num_sms = 0;
+  int64_t smem_bytes = 0;        // opt-in shared memory of one block
+
+  // The machine this runs on. Reads SIRDAR_NUM_THREADS; nothing else.
+  SIRDAR_API static Device host();
+  // A recorded machine by name ("h200", "zen4", "avx2", "scalar", ...), or "host".
+  SIRDAR_API static Result<Device> named(std::string_view name);
+};
+
+}  // namespace sirdar

@@ -1,0 +1,63 @@
+// The interface between the planner and whatever computes. Adding an implementation is a folder and
+// one line in registry.cc.
+#pragma once
+
+#include <sirdar/plan.hpp>
+
+#include <array>
+#include <cstring>
+#include <span>
+#include <type_traits>
+
+namespace sirdar {
+
+// An implementation's own config struct as bytes: the planner copies, compares and prints it without
+// knowing its fields.
+struct Config {
+  std::array<std::byte, 64> bytes{};
+
+  template <class T>
+  static Config of(const T& fields) {
+    static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= sizeof(bytes));
+    Config config;
+    std::memcpy(config.bytes.data(), &fields, sizeof(T));
+    return config;
+  }
+  template <class T>
+  T as() const {
+    static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= sizeof(bytes));
+    T fields;
+    std::memcpy(&fields, bytes.data(), sizeof(T));
+    return fields;
+  }
+  bool operator==(const Config&) const = default;
+};
+
+struct Implementation {
+  std::string_view name;       // "cpu.forward"
+  FeatureSet understands;      // a problem with any other feature is refused before supports() is asked
+  bool is_reference = false;   // chosen only when named, or when PlanOptions::allow_reference is set
+  // ok, or the reason in words. Pure: depends on the facts given, so it can be asked for any machine.
+  Status (*supports)(const Problem&, const Device&);
+  Result<Config> (*configure)(const Problem&, const Device&, const PlanOptions&);
+  std::string (*print)(const Config&);  // "isa=avx512 block_m=128"
+  size_t (*workspace_bytes)(const Problem&, const Config&);
+  // Arguments have been checked (validate.h) and there is work to do (batch, seqlen_q > 0).
+  Status (*run)(const Plan::State&, const Args&, Stream);
+};
+
+// What a Plan owns; `config` is the implementation's.
+struct Plan::State {
+  Problem problem;
+  Device device;
+  PlanOptions options;
+  const Implementation* implementation = nullptr;
+  Config config;
+  size_t workspace_bytes = 0;
+  std::vector<Refusal> refusals;
+};
+
+// Best first; the reference last.
+std::span<const Implementation* const> implementations();
+
+}  // namespace sirdar
