@@ -1,3 +1,115 @@
-#include <sirdar/sirdar.hpp>
+// sirdar: attention on files, and what there is to know about it, from a shell.
+#include "commands.h"
 
-int main() { return 0; }
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <new>
+#include <span>
+
+namespace sirdar::cli {
+namespace {
+
+// One row per verb, in the order of --help.
+constexpr Verb kVerbs[] = {
+    {"compile", "kernels compiled without running them (none in this build)", declare_compile},
+    {"cache", "compiled kernels kept on disk (none in this build)", declare_cache},
+};
+
+std::vector<std::string> flag_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+    for (const std::string& name : option->get_snames()) names.push_back("-" + name);
+  }
+  return names;
+}
+
+std::vector<std::string> verb_names() {
+  std::vector<std::string> names;
+  for (const Verb& verb : kVerbs) names.emplace_back(verb.name);
+  return names;
+}
+
+std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates) {
+  const std::string best = nearest(word, candidates);
+  return best.empty() ? "" : fmt::format("did you mean '{}'? ", best);
+}
+
+// Words that no option or positional of `app` took. A flag among them is the likelier mistake.
+int fail_with_extras(const CLI::App& root, const CLI::App* verb) {
+  const CLI::App& app = verb ? *verb : root;
+  const std::vector<std::string> extras = app.remaining();
+  std::string word = extras.empty() ? "" : extras.front();
+  for (const std::string& extra : extras) {
+    if (extra.size() > 1 && extra[0] == '-') {
+      word = extra.substr(0, extra.find('='));
+      break;
+    }
+  }
+  const std::string help =
+      verb ? fmt::format("sirdar {} --help", verb->get_name()) : "sirdar --help";
+  if (!word.empty() && word[0] == '-') {
+    return fail(fmt::format("{}{} is not a flag; {}'{}' lists them.",
+                            verb ? verb->get_name() + ": " : "", word,
+                            did_you_mean(word, flag_names(app)), help));
+  }
+  if (verb) {
+    return fail(fmt::format("{}: the word '{}' is not expected here; '{}' shows the use.",
+                            verb->get_name(), word, help));
+  }
+  return fail(fmt::format("'{}' is not a verb; {}'{}' lists them.", word,
+                          did_you_mean(word, verb_names()), help));
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("Exact attention, forward and backward.", "sirdar");
+  app.set_version_flag("--version", "sirdar " SIRDAR_VERSION);
+  app.require_subcommand(0, 1);
+  app.footer("'sirdar VERB --help' shows a verb's flags and examples.");
+  std::vector<std::pair<CLI::App*, Action>> actions;
+  for (const Verb& verb : kVerbs) {
+    CLI::App* sub = app.add_subcommand(verb.name, verb.summary);
+    actions.emplace_back(sub, verb.declare(*sub));
+  }
+  const auto chosen = [&]() -> CLI::App* {
+    const auto parsed = app.get_subcommands();
+    return parsed.empty() ? nullptr : parsed.front();
+  };
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& success) {  // --help, --version
+    return app.exit(success);
+  } catch (const CLI::ExtrasError&) {
+    return fail_with_extras(app, chosen());
+  } catch (const CLI::ParseError& error) {
+    const CLI::App* verb = chosen();
+    return fail(verb ? fmt::format("{}: {}", verb->get_name(), error.what()) : error.what());
+  }
+  for (const auto& [sub, action] : actions) {
+    if (sub->parsed()) return action();
+  }
+  return fail("no verb was given; 'sirdar --help' lists them.");
+}
+
+}  // namespace
+}  // namespace sirdar::cli
+
+int main(int argc, char** argv) {
+  using sirdar::cli::fail;
+  try {
+    const int code = sirdar::cli::run(argc, argv);
+    // A full disk or a closed pipe shows only here; results that nobody got are not a success.
+    errno = 0;
+    if (std::fflush(stdout) != 0 || std::ferror(stdout)) {
+      return fail(fmt::format("standard output could not be written ({}).", std::strerror(errno)));
+    }
+    return code;
+  } catch (const std::bad_alloc&) {
+    return fail("memory: there is not enough for this problem; use a smaller one.");
+  } catch (const std::exception& error) {
+    return fail(error.what());
+  }
+}

@@ -1,0 +1,48 @@
+// What every verb of the command shares: how it is declared, and how it says that it failed.
+#pragma once
+
+#include <sirdar/status.hpp>
+
+#include <CLI/CLI.hpp>
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace sirdar::cli {
+
+// Exit codes of every verb.
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitCheckFailed = 1;  // the work was done and something was found wrong
+inline constexpr int kExitBadInput = 2;     // usage or input; nothing was written
+
+// Runs a verb whose flags have been parsed; returns the exit code.
+using Action = std::function<int()>;
+
+// A verb declares its flags on its own CLI::App and returns what to run. Leave out ->required():
+// an unknown flag is the better message, so actions look for what is missing themselves.
+struct Verb {
+  const char* name;
+  const char* summary;
+  Action (*declare)(CLI::App& app);
+};
+
+Action declare_compile(CLI::App& app);
+Action declare_cache(CLI::App& app);
+
+// Says one sentence on stderr, whatever is in it, and returns kExitBadInput.
+int fail(std::string_view sentence);
+int fail(const Status& status);
+
+// The same for something the user should know that is not an error.
+void notice(std::string_view sentence);
+
+// Problems from the words of a command line. A problem may be one quoted argument or its bare
+// words; among bare words a new problem starts at "fwd" or "bwd".
+std::vector<std::string> problems_from_words(const std::vector<std::string>& words);
+
+// The candidate a mistyped word was most likely meant to be; empty when none is near.
+std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
+
+}  // namespace sirdar::cli
