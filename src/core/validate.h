@@ -21,6 +21,9 @@ Status validate(const Problem& problem);
 // contents of cu_seqlens, seqused and page_table. Reads only those; writes nothing.
 Status validate(const Problem& problem, const Args& args, DeviceKind kind);
 
+// Large enough, aligned to 64 bytes, apart from every tensor of the call.
+Status validate_workspace(const Args& args, size_t needed_bytes);
+
 Status validate(const MergeArgs& args);
 
 }  // namespace sirdar

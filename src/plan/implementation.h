@@ -11,8 +11,8 @@
 
 namespace sirdar {
 
-// An implementation's own config struct as bytes: the planner copies, compares and prints it without
-// knowing its fields.
+// An implementation's own config struct as bytes: the planner copies, compares and prints it
+// without knowing its fields.
 struct Config {
   std::array<std::byte, 64> bytes{};
 
@@ -34,24 +34,27 @@ struct Config {
 };
 
 struct Implementation {
-  std::string_view name;       // "cpu.forward"
-  FeatureSet understands;      // a problem with any other feature is refused before supports() is asked
-  bool is_reference = false;   // chosen only when named, or when PlanOptions::allow_reference is set
-  // ok, or the reason in words. Pure: depends on the facts given, so it can be asked for any machine.
+  std::string_view name;   // "cpu.forward"
+  FeatureSet understands;  // a problem with any other feature is refused before supports() is asked
+  bool is_reference = false;  // chosen only when named, or when PlanOptions::allow_reference is set
+  // ok, or the reason in words. Pure: depends on the facts given, so it can be asked for any
+  // machine.
   Status (*supports)(const Problem&, const Device&);
   Result<Config> (*configure)(const Problem&, const Device&, const PlanOptions&);
   std::string (*print)(const Config&);  // "isa=avx512 block_m=128"
   size_t (*workspace_bytes)(const Problem&, const Config&);
-  // Arguments have been checked (validate.h) and there is work to do (batch, seqlen_q > 0).
+  // Arguments have been checked (validate.h) and something is to be written. In a backward pass
+  // that may be zeros alone: without query rows dk, dv, dbias and dsink are still defined.
   Status (*run)(const Plan::State&, const Args&, Stream);
 };
 
 // What a Plan owns; `config` is the implementation's.
 struct Plan::State {
   Problem problem;
-  Device device;
+  Device device;  // as the options narrow it: isa and num_threads are the ones to use
   PlanOptions options;
   const Implementation* implementation = nullptr;
+  std::string name;  // of the implementation
   Config config;
   size_t workspace_bytes = 0;
   std::vector<Refusal> refusals;
