@@ -51,7 +51,7 @@ Status Plan::run(const Args& args, Stream stream) const {
   if (Status status = check_host(state_->device); !status.ok()) return status;
   Status status = validate(state_->problem, args, state_->device.kind);
   if (!status.ok()) return status;
-  status = validate_workspace(args, state_->workspace_bytes);
+  status = validate_workspace(state_->problem, args, state_->workspace_bytes);
   if (!status.ok()) return status;
   if (nothing_to_write(state_->problem)) return {};
   return state_->implementation->run(*state_, args, stream);

@@ -22,7 +22,7 @@ Status validate(const Problem& problem);
 Status validate(const Problem& problem, const Args& args, DeviceKind kind);
 
 // Large enough, aligned to 64 bytes, apart from every tensor of the call.
-Status validate_workspace(const Args& args, size_t needed_bytes);
+Status validate_workspace(const Problem& problem, const Args& args, size_t needed_bytes);
 
 Status validate(const MergeArgs& args);
 
