@@ -1,5 +1,5 @@
-// User modifications of scores and masks as small typed expressions (docs/expressions.md): parsed once,
-// evaluated per (b, h, q, k), differentiated, and bounded over index ranges.
+// User modifications of scores and masks as small typed expressions (docs/expressions.md): parsed
+// once, evaluated per (b, h, q, k), differentiated, and bounded over index ranges.
 #pragma once
 
 #include <sirdar/problem.hpp>
@@ -7,6 +7,7 @@
 #include "shared/mask.h"
 
 #include <memory>
+#include <optional>
 #include <span>
 
 namespace sirdar::expression {
@@ -34,13 +35,18 @@ struct Box {
 
 class Program {
  public:
-  // Errors name the column (from 1) and what was expected there.
+  // Errors name the column (from 1) and what was expected there. A name that the text does not read
+  // is no error here, because the other expression of the problem may read it: see parse(Problem).
   static Result<Program> parse(Kind kind, std::string_view text,
                                std::span<const ExpressionTensor> tensors,
                                std::span<const std::string> scalars);
 
   double value(const Bindings&, const Point&) const;  // score_mod
   bool allows(const Bindings&, const Point&) const;   // mask_mod
+
+  // ok, or which index of which tensor is out of range at this point. value() and allows() clamp
+  // such an index; what a ?:, && or || does not choose is not looked at.
+  Status check(const Bindings&, const Point&) const;
 
   // d value / d score; adds upstream * d value / d element to tensor_grads[t] (row-major over the
   // tensor's shape, null: not wanted) for every element read.
@@ -51,13 +57,27 @@ class Program {
   Cover coverage(const Bindings&, const Box&) const;
 
   std::string str() const;  // canonical text; parses to an equal program
+  bool operator==(const Program& other) const;
 
-  struct Node;
-  explicit Program(std::shared_ptr<const Node> root) : root_(std::move(root)) {}
-  const Node& root() const { return *root_; }
+  // Whether the text reads the tensor or scalar at this place of the lists given to parse().
+  bool reads_tensor(size_t tensor) const;
+  bool reads_scalar(size_t scalar) const;
+
+  struct Tree;
+  explicit Program(std::shared_ptr<const Tree> tree) : tree_(std::move(tree)) {}
+  const Tree& tree() const { return *tree_; }
 
  private:
-  std::shared_ptr<const Node> root_;
+  std::shared_ptr<const Tree> tree_;
 };
+
+// The expressions of one problem.
+struct Modifications {
+  std::optional<Program> score_mod, mask_mod;
+};
+
+// Parses what the problem has of them. A tensor or scalar that neither reads is an error, because
+// an argument takes effect or is refused.
+Result<Modifications> parse(const Problem& problem);
 
 }  // namespace sirdar::expression
