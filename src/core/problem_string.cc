@@ -18,7 +18,8 @@ struct Token {
 
 Status word_error(const Token& token, std::string_view what) {
   return Status(StatusCode::invalid_argument,
-                fmt::format("problem: '{}' at column {} {}.", token.text, token.column, what),
+                fmt::format("problem: '{}' at column {} {}{}", token.text, token.column, what,
+                            what.ends_with('?') ? "" : "."),
                 "problem");
 }
 
@@ -55,9 +56,9 @@ struct Match {
   std::string_view value;
 };
 
-// The part of a word that is its name: up to the colon, or up to the first digit.
+// The part of a word that is its name: up to the colon, or up to the first digit or minus.
 std::string_view name_part(std::string_view text) {
-  return text.substr(0, text.find_first_of(":0123456789"));
+  return text.substr(0, text.find_first_of(":-0123456789"));
 }
 
 Match match(std::string_view text) {
@@ -81,7 +82,8 @@ std::string unknown_word(std::string_view text) {
     names.push_back(word.name);
     usages += (usages.empty() ? "" : ", ") + std::string(word.usage);
   }
-  const std::string hint = suggestion(name_part(text), names);
+  std::string hint = suggestion(text.substr(0, text.find(':')), names);
+  if (hint.empty()) hint = suggestion(name_part(text), names);
   if (!hint.empty()) return "is not a word of a problem string" + hint;
   return "is not a word of a problem string; the words are " + usages;
 }
