@@ -60,6 +60,11 @@ struct Plan::State {
   std::vector<Refusal> refusals;
 };
 
+// Plan::create(), for whoever shows the decision: the refusals are told (appended to an empty list)
+// also where there is no plan.
+Result<Plan> create_plan(const Problem& problem, const PlanOptions& options, const Device& device,
+                         std::vector<Refusal>& refusals);
+
 // Best first; the reference last.
 std::span<const Implementation* const> implementations();
 

@@ -111,15 +111,15 @@ Result<std::string> forced_name(const PlanOptions& options) {
 
 }  // namespace
 
-Result<Plan> Plan::create(const Problem& problem, const PlanOptions& options,
-                          const Device& device) {
+Result<Plan> create_plan(const Problem& problem, const PlanOptions& options, const Device& device,
+                         std::vector<Refusal>& refusals) {
   if (Status status = problem.validate(); !status.ok()) return status;
   const Result<std::string> forced = forced_name(options);
   if (!forced.ok()) return forced.status();
   const Result<Device> facts = narrowed(device, options);
   if (!facts.ok()) return facts.status();
 
-  auto state = std::make_shared<State>();
+  auto state = std::make_shared<Plan::State>();
   state->problem = problem;
   state->device = facts.value();
   state->options = options;
@@ -130,9 +130,10 @@ Result<Plan> Plan::create(const Problem& problem, const PlanOptions& options,
     if (!config.ok()) {
       // A knob or option that an otherwise willing implementation rejects is the caller's mistake.
       if (config.status().code() != StatusCode::unsupported) return config.status();
-      state->refusals.push_back({std::string(one->name), config.status().message()});
+      refusals.push_back({std::string(one->name), config.status().message()});
       continue;
     }
+    state->refusals = refusals;
     state->implementation = one;
     state->name = one->name;
     state->config = config.value();
@@ -143,8 +144,14 @@ Result<Plan> Plan::create(const Problem& problem, const PlanOptions& options,
   return Status(
       StatusCode::unsupported,
       fmt::format("problem: '{}' is not served on {} by any implementation that may run ({}).",
-                  problem.str(), state->device.name, listed(state->refusals)),
+                  problem.str(), state->device.name, listed(refusals)),
       "problem");
+}
+
+Result<Plan> Plan::create(const Problem& problem, const PlanOptions& options,
+                          const Device& device) {
+  std::vector<Refusal> refusals;
+  return create_plan(problem, options, device, refusals);
 }
 
 }  // namespace sirdar
