@@ -17,8 +17,8 @@ SIRDAR_API Result<Isa> parse_isa(std::string_view name);
 
 struct Device {
   DeviceKind kind = DeviceKind::cpu;
-  std::string name;        // "Intel(R) Xeon(R) ...", "NVIDIA H200"
-  int index = 0;           // CUDA ordinal
+  std::string name;  // "Intel(R) Xeon(R) ...", "NVIDIA H200"
+  int index = 0;     // CUDA ordinal
 
   // CPU
   Isa isa = Isa::scalar;         // the best one that may run
@@ -27,9 +27,9 @@ struct Device {
   int64_t l2_bytes = 1 << 20;    // per core; for CUDA the whole L2
 
   // CUDA
-  int arch = 0;                  // 90 for sm_90
+  int arch = 0;  // 90 for sm_90
   int num_sms = 0;
-  int64_t smem_bytes = 0;        // opt-in shared memory of one block
+  int64_t smem_bytes = 0;  // opt-in shared memory of one block
 
   // The machine this runs on. Reads SIRDAR_NUM_THREADS; nothing else.
   SIRDAR_API static Device host();

@@ -12,11 +12,13 @@
 namespace sirdar {
 
 // Runs fn(arg, index, slot) for every index in [0, count), each exactly once, and returns when all
-// are done. `slot` is below max_slots and never shared by two calls running at the same time; scratch
-// memory belongs to a slot. Implement it over OpenMP, oneTBB or your own pool; fn does not throw.
+// are done. `slot` is below max_slots and never shared by two calls running at the same time;
+// scratch memory belongs to a slot. Implement it over OpenMP, oneTBB or your own pool; fn does not
+// throw.
 struct Executor {
   using Function = void (*)(void* arg, int64_t index, int slot);
-  void (*parallel_for)(void* context, int64_t count, int max_slots, Function fn, void* arg) = nullptr;
+  void (*parallel_for)(void* context, int64_t count, int max_slots, Function fn,
+                       void* arg) = nullptr;
   void* context = nullptr;
 };
 
@@ -34,19 +36,20 @@ struct Args {
   // dense [batch, seqlen, heads, dim] or ragged [total, heads, dim]; the last axis has stride 1.
   // paged k, v: [num_pages, page_size, num_heads_kv, dim]
   TensorView q, k, v;
-  TensorView out;        // like q with head_dim_v columns; written by forward, read by backward
-  TensorView lse;        // [batch, num_heads_q, seqlen_q] fp32, natural log; ragged: [num_heads_q, total_q]
+  TensorView out;  // like q with head_dim_v columns; written by forward, read by backward
+  // [batch, num_heads_q, seqlen_q] fp32, natural log; ragged: [num_heads_q, total_q]
+  TensorView lse;
   TensorView max_logit;  // shape of lse, fp32: largest visible logit of each row, -inf if none
 
   TensorView cu_seqlens_q, cu_seqlens_k;  // [batch + 1] int32
   TensorView seqused_q, seqused_k;        // [batch] int32
   TensorView page_table;                  // [batch, max_pages] int32
   TensorView document_q, document_k;      // [batch|1, seqlen_q], [batch|1, seqlen_k] int32
-  TensorView mask;                        // [batch|1, num_heads_q|1, seqlen_q|1, seqlen_k|1] boolean
-  TensorView bias;                        // same axes; fp32, bf16 or fp16
-  TensorView alibi;                       // [num_heads_q] or [batch|1, num_heads_q] fp32
-  TensorView sink;                        // [num_heads_q] fp32
-  std::vector<NamedTensor> tensors;       // what score_mod and mask_mod read
+  TensorView mask;                   // [batch|1, num_heads_q|1, seqlen_q|1, seqlen_k|1] boolean
+  TensorView bias;                   // same axes; fp32, bf16 or fp16
+  TensorView alibi;                  // [num_heads_q] or [batch|1, num_heads_q] fp32
+  TensorView sink;                   // [num_heads_q] fp32
+  std::vector<NamedTensor> tensors;  // what score_mod and mask_mod read
   std::vector<std::pair<std::string, double>> scalars;
 
   uint64_t dropout_seed = 0, dropout_offset = 0;
@@ -63,7 +66,7 @@ struct Args {
 };
 
 struct PlanOptions {
-  std::string implementation;    // a name from the registry ("cpu.forward", "reference"); empty: choose
+  std::string implementation;    // of the registry ("cpu.forward", "reference"); empty: choose
   bool allow_reference = false;  // may the float64 reference serve what nothing faster understands?
   std::string isa;               // "scalar", "avx2", "avx512", ...: use this one; empty: the best
   int num_threads = 0;           // 0: as many as the device has
@@ -84,11 +87,11 @@ class Plan {
 
   SIRDAR_API const Problem& problem() const;
   SIRDAR_API const Device& device() const;
-  SIRDAR_API const std::string& name() const;       // "cpu.forward"
-  SIRDAR_API std::string config() const;            // "isa=avx512 block_m=128 block_n=128"
-  SIRDAR_API size_t workspace_bytes() const;        // what run() needs in Args, a multiple of 64
+  SIRDAR_API const std::string& name() const;  // "cpu.forward"
+  SIRDAR_API std::string config() const;       // "isa=avx512 block_m=128 block_n=128"
+  SIRDAR_API size_t workspace_bytes() const;   // what run() needs in Args, a multiple of 64
   SIRDAR_API const std::vector<Refusal>& refusals() const;
-  SIRDAR_API std::string explain() const;           // the whole decision as text
+  SIRDAR_API std::string explain() const;  // the whole decision as text
 
   // Checks the arguments against the problem, then computes. On an error nothing has been written.
   SIRDAR_API Status run(const Args& args, Stream stream = nullptr) const;

@@ -100,26 +100,28 @@ struct Problem {
   bool has_seqused_q = false, has_seqused_k = false;
 
   Mask mask;
-  bool has_document = false;            // document_q, document_k: visible where ids are equal
-  bool has_mask_tensor = false;         // boolean, true = visible
+  bool has_document = false;     // document_q, document_k: visible where ids are equal
+  bool has_mask_tensor = false;  // boolean, true = visible
   Axes mask_axes;
-  std::string mask_mod, score_mod;      // expressions; empty: none (docs/expressions.md)
+  std::string mask_mod, score_mod;  // expressions; empty: none (docs/expressions.md)
   std::vector<ExpressionTensor> tensors;
-  std::vector<std::string> scalars;     // names; the values travel in Args
+  std::vector<std::string> scalars;  // names; the values travel in Args
 
-  std::optional<float> softmax_scale;   // unset: 1/sqrt(head_dim); 0 and negative are legal
-  float softcap = 0;                    // 0: off
+  std::optional<float> softmax_scale;  // unset: 1/sqrt(head_dim); 0 and negative are legal
+  float softcap = 0;                   // 0: off
   bool has_bias = false;
   DType dtype_bias = DType::fp32;
   Axes bias_axes;
-  bool has_alibi = false;               // slopes [batch|1, num_heads_q]
-  bool has_sink = false;                // [num_heads_q]
-  float dropout_p = 0;                  // 0: off
+  bool has_alibi = false;  // slopes [batch|1, num_heads_q]
+  bool has_sink = false;   // [num_heads_q]
+  float dropout_p = 0;     // 0: off
 
   bool needs_lse = false, needs_max_logit = false;                  // forward outputs
   bool has_dlse = false, needs_dbias = false, needs_dsink = false;  // backward
-  bool deterministic = true;     // backward: same bits every run
-  bool batch_invariant = false;  // the same bits whatever else is in the batch (always so on the CPU)
+
+  bool deterministic = true;  // backward: same bits every run
+  // The same bits whatever else is in the batch; on the CPU always so.
+  bool batch_invariant = false;
 
   // What is meant where a field was left unset.
   SIRDAR_API int64_t value_dim() const;   // head_dim_v or head_dim

@@ -21,8 +21,8 @@ namespace sirdar {
 // Version as "major.minor.patch".
 SIRDAR_API std::string_view version();
 
-// Where notices go (a fallback taken, a cache that cannot be written). Silent until set; the callback
-// may be called from any thread. An empty function silences again.
+// Where notices go (a fallback taken, a cache that cannot be written). Silent until set; the
+// callback may be called from any thread. An empty function silences again.
 enum class LogLevel : uint8_t { notice, warning };
 SIRDAR_API void set_log_sink(std::function<void(LogLevel, std::string_view)> sink);
 

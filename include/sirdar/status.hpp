@@ -1,5 +1,6 @@
 // Status and Result<T>: how every function of Sirdar says what went wrong.
-// One mechanism serves two tastes: ask ok()/status(), or call value() and let it throw sirdar::Error.
+// One mechanism serves two tastes: ask ok()/status(), or call value() and let it throw
+// sirdar::Error.
 #pragma once
 
 #include <sirdar/types.h>
@@ -57,7 +58,8 @@ class [[nodiscard]] Status {
 // What Result<T>::value() throws.
 class Error : public std::runtime_error {
  public:
-  explicit Error(Status status) : std::runtime_error(status.message()), status_(std::move(status)) {}
+  explicit Error(Status status)
+      : std::runtime_error(status.message()), status_(std::move(status)) {}
   const Status& status() const { return status_; }
 
  private:

@@ -22,8 +22,8 @@ SIRDAR_API int64_t size_bytes(DType dtype);
 
 inline constexpr int kMaxRank = 4;
 
-// Shapes are slowest axis first, [batch, seqlen, num_heads, head_dim]; strides count elements, may be
-// zero or negative on inputs, and are not read where the axis has fewer than two entries. `data`
+// Shapes are slowest axis first, [batch, seqlen, num_heads, head_dim]; strides count elements, may
+// be zero or negative on inputs, and are not read where the axis has fewer than two entries. `data`
 // points at element [0, 0, ...]. A view whose data is null is absent, whatever its shape.
 struct TensorView {
   void* data = nullptr;
@@ -35,14 +35,17 @@ struct TensorView {
   bool present() const { return data != nullptr; }
 
   // Row-major and gap-free, the last axis fastest. At most kMaxRank sizes.
-  SIRDAR_API static TensorView contiguous(void* data, DType dtype, std::initializer_list<int64_t> shape);
-  SIRDAR_API static TensorView strided(void* data, DType dtype, std::initializer_list<int64_t> shape,
+  SIRDAR_API static TensorView contiguous(void* data, DType dtype,
+                                          std::initializer_list<int64_t> shape);
+  SIRDAR_API static TensorView strided(void* data, DType dtype,
+                                       std::initializer_list<int64_t> shape,
                                        std::initializer_list<int64_t> stride);
   // The same memory with two axes exchanged; turns [batch, heads, seqlen, dim] into Sirdar's order.
   SIRDAR_API TensorView transposed(int axis_a, int axis_b) const;
 };
 
 // Read-only memory: Sirdar never writes through an input, so a const pointer may be viewed.
-SIRDAR_API TensorView view_of_const(const void* data, DType dtype, std::initializer_list<int64_t> shape);
+SIRDAR_API TensorView view_of_const(const void* data, DType dtype,
+                                    std::initializer_list<int64_t> shape);
 
 }  // namespace sirdar

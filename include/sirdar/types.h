@@ -1,8 +1,11 @@
 /* The lists that every part of Sirdar shares: one row is one fact.
  * Read by C99, C++20 and (later) NVRTC, so it includes nothing and declares no types of its own.
- * A list is expanded with a macro taking the columns named in its comment. */
+ * A list is expanded with a macro taking the columns named in its comment. One row a line, so
+ * clang-format stays out. */
 #ifndef SIRDAR_TYPES_H
 #define SIRDAR_TYPES_H
+
+/* clang-format off */
 
 /* Element types: name, value (stable, part of the C interface), bits, exponent bits, mantissa bits.
  * Integer and boolean rows have no exponent; a boolean is one byte, 0 is false. */
@@ -17,17 +20,17 @@
   row(boolean, 7, 8, 0, 0)
 
 /* What went wrong: name, value (stable), meaning. */
-#define SIRDAR_STATUS_CODES(row)                                                      \
-  row(ok, 0, "success")                                                               \
-  row(invalid_argument, 1, "an argument breaks a rule; nothing was written")          \
+#define SIRDAR_STATUS_CODES(row)                                                       \
+  row(ok, 0, "success")                                                                \
+  row(invalid_argument, 1, "an argument breaks a rule; nothing was written")           \
   row(unsupported, 2, "legal, but no implementation that may run here understands it") \
-  row(out_of_memory, 3, "memory could not be had")                                    \
-  row(compile_failed, 4, "a kernel did not compile; the message holds the log")       \
-  row(device_error, 5, "the device or its driver reported an error")                  \
+  row(out_of_memory, 3, "memory could not be had")                                     \
+  row(compile_failed, 4, "a kernel did not compile; the message holds the log")        \
+  row(device_error, 5, "the device or its driver reported an error")                   \
   row(internal, 6, "a fault of this library")
 
 /* Features of a problem: name, bit, how it is said to a person. An implementation lists the bits it
- * understands; a problem with any other bit never reaches it. Derived from the Problem, never set. */
+ * understands; a problem with any other bit never reaches it. Derived from the Problem. */
 #define SIRDAR_FEATURES(row)                                   \
   row(backward, 0, "the backward pass")                        \
   row(gqa, 1, "fewer K/V heads than query heads")              \
@@ -61,5 +64,7 @@
   row(dtype_fp16, 29, "fp16 inputs")                           \
   row(dtype_fp8, 30, "fp8 inputs")                             \
   row(dtype_out, 31, "an output of another dtype than the inputs")
+
+/* clang-format on */
 
 #endif

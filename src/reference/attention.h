@@ -15,17 +15,17 @@ struct Forward {
 };
 
 struct Gradients {
-  std::vector<double> dq, dk, dv;  // laid out like q, k, v made contiguous
-  std::vector<double> dbias;       // like bias made contiguous
-  std::vector<double> dsink;       // [num_heads_q]
+  std::vector<double> dq, dk, dv;             // laid out like q, k, v made contiguous
+  std::vector<double> dbias;                  // like bias made contiguous
+  std::vector<double> dsink;                  // [num_heads_q]
   std::vector<std::vector<double>> dtensors;  // in the order of Problem::tensors
 };
 
 // Arguments must be valid (core/validate.h); outputs in args are not touched.
 Forward forward(const Problem& problem, const Args& args);
 
-// out and lse are what the gradient is taken at: forward()'s for an oracle, the caller's rounded ones
-// (possibly of a larger merged problem) for an implementation.
+// out and lse are what the gradient is taken at: forward()'s for an oracle, the caller's rounded
+// ones (possibly of a larger merged problem) for an implementation.
 Gradients backward(const Problem& problem, const Args& args, const Forward& saved);
 
 // The exact visibility of one pair, mask tensors and expressions included.

@@ -100,7 +100,7 @@ constexpr Range key_range(const M& mask, Position q) {
   return {mask.lo(q), max_of(mask.lo(q), mask.hi(q))};
 }
 
-// Keys that some row of `q` may see: what is worth loading. Needs that lo and hi never decrease in q.
+// Keys that some row of `q` may see: what is worth loading. lo and hi must never decrease in q.
 template <class M>
 constexpr Range key_range(const M& mask, Range q) {
   if (q.empty()) return {};
