@@ -3,9 +3,11 @@
 
 namespace sirdar {
 
+extern const Implementation kReference;
+
 std::span<const Implementation* const> implementations() {
-  static constexpr std::span<const Implementation* const> kNone;
-  return kNone;
+  static const Implementation* const kAll[] = {&kReference};
+  return kAll;
 }
 
 }  // namespace sirdar
