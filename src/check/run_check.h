@@ -1,0 +1,36 @@
+// Runs one implementation on one problem and judges everything it did: the engine of `sirdar
+// check`, `sirdar selftest` and the conformance tests.
+#pragma once
+
+#include <string>
+
+#include "check/compare.h"
+#include "check/inputs.h"
+
+namespace sirdar::check {
+
+struct OutputReport {
+  std::string name;        // "out", "lse", "dq", ...
+  double worst = 0;        // largest error in units of natural scale * epsilon(dtype)
+  double naive_worst = 0;  // the same of a plain same-precision computation on the same data
+};
+
+struct Report {
+  bool ok = false;
+  Status status;               // of planning or running; not ok: nothing was compared
+  std::string implementation;  // the one that ran
+  std::string config;
+  std::vector<OutputReport> outputs;
+  // Ready to print: one line when ok; otherwise what is wrong, the worst element, the problem
+  // string and the seed.
+  std::string text;
+};
+
+// On random, hostile data made from `seed`. options.implementation names what is checked; empty:
+// what the planner chooses.
+Report check(const Problem& problem, const PlanOptions& options, uint64_t seed);
+
+// On the given data (accept() must have been called). `seed` is only printed.
+Report check(Inputs& inputs, const PlanOptions& options, uint64_t seed);
+
+}  // namespace sirdar::check

@@ -1,0 +1,302 @@
+// expected_outputs(): float64 results, natural scales of errors, and how large an error may be.
+#include <algorithm>
+#include <cmath>
+
+#include "check/compare.h"
+#include "core/geometry.h"
+#include "reference/rows.h"
+#include "shared/dtype.h"
+
+namespace sirdar::check {
+namespace {
+
+using reference::Call;
+using reference::Item;
+using reference::Pair;
+using reference::Row;
+
+constexpr double kEps32 = 0x1p-23;
+
+// Scale and allowance of one output, row-major.
+struct Bound {
+  Row scale, allowed;
+  explicit Bound(size_t size) : scale(size, 0), allowed(size, 0) {}
+  // A term of size `part` that may be off by `relative` of itself.
+  void add(size_t at, double part, double relative) {
+    scale[at] += part;
+    allowed[at] += part * relative;
+  }
+};
+
+// A pair as rounding sees it.
+struct Conditioned {
+  Pair pair;
+  double factor;     // dropout
+  double slope;      // |d logit / d dot|
+  double slope_mod;  // |d logit / d score|
+  double relative;   // allowed relative error of p
+  double abs_pv;     // filled by the backward pass: sum_c |dout_ic v_jc|
+};
+
+// How a sound implementation rounds, in units of the relative error of p_ij:
+//   the products q.k, soft-cap, bias, ALiBi and score_mod are added up in fp32: the logit is off by
+//   a few fp32 roundings of its largest parts m_ij = scale sum_c |q_ic k_jc| + cap + |bias| + ...;
+//   p_ij inherits that of its own logit and, through the normaliser, the weighted mean of all: 4
+//   (m_ij + sum_l p_il m_il) fp32 epsilons; exp, the running sum over n keys and the division: 8 +
+//   sqrt(n) fp32 epsilons; with inputs narrower than fp32, p is rounded to their dtype before it
+//   meets v: 1 epsilon of it.
+double allowance(double m, double mean_m, size_t n, double epsilon_p) {
+  return kEps32 * (4 * (m + mean_m) + 8 + std::sqrt(static_cast<double>(n))) + epsilon_p;
+}
+
+// The formats that numbers pass through besides fp32: matrix operands have the inputs' dtype, or
+// bf16 where that is fp8.
+double operand_epsilon(const Problem& problem) {
+  const DTypeRow& dtype = row_of(problem.dtype_q);
+  return dtype.bits == 8 ? row_of(DType::bf16).epsilon() : dtype.epsilon();
+}
+
+double abs_dot(const Row& a, const Row& b) {
+  double sum = 0;
+  for (size_t c = 0; c < a.size(); ++c) sum += std::abs(a[c] * b[c]);
+  return sum;
+}
+
+struct RowBounds {
+  std::vector<Conditioned> pairs;
+  reference::RowSoftmax softmax;
+  double mean_m = 0, max_m = 0;
+  double sink_relative = 0;
+};
+
+RowBounds condition(const Call& call, const Item& item, int64_t h, int64_t i, const Row& q_i) {
+  const Problem& problem = call.problem;
+  RowBounds row;
+  std::vector<Pair> pairs = reference::visible_pairs(call, item, h, i, q_i);
+  const double sink = call.sink(h);
+  row.softmax = reference::softmax(pairs, sink);
+  Row k_j(q_i.size()), m(pairs.size());
+  for (size_t n = 0; n < pairs.size(); ++n) {
+    const Pair& pair = pairs[n];
+    load_row(call.args.k, call.k.offset(item.b, item.k, pair.j, h / problem.group_size()), k_j);
+    const double bias = std::abs(reference::bias(call, item, h, i, pair.j));
+    const double alibi = std::abs(reference::alibi(call, item, h, i, pair.j));
+    Conditioned one{pair, 1, std::abs(call.logits.derivative(pair.dot)), 1, 0, 0};
+    m[n] = one.slope * abs_dot(q_i, k_j) + problem.softcap + bias + alibi;
+    if (call.score_mod) {
+      const expression::Point point{pair.score, item.b, h, i, pair.j, item.q_pos(i)};
+      const std::vector<double*> none(problem.tensors.size(), nullptr);
+      one.slope_mod = std::abs(call.score_mod->derivative(call.bindings, point, 0, none));
+      one.slope *= one.slope_mod;
+      m[n] = m[n] * one.slope_mod + std::abs(pair.logit);
+    }
+    one.factor = reference::dropout_factor(call, item, h, i, pair.j);
+    if (pair.weight > 0) row.mean_m += pair.weight * m[n];
+    row.max_m = std::max(row.max_m, m[n]);
+    row.pairs.push_back(one);
+  }
+  const double epsilon_p = operand_epsilon(problem) - kEps32;
+  for (size_t n = 0; n < pairs.size(); ++n) {
+    row.pairs[n].relative = allowance(m[n], row.mean_m, pairs.size(), epsilon_p);
+  }
+  row.sink_relative =
+      allowance(std::isfinite(sink) ? std::abs(sink) : 0, row.mean_m, pairs.size(), 0);
+  return row;
+}
+
+// Adds the last rounding, to the output's own dtype.
+Expected finish(std::string name, const TensorView& view, double epsilon, Row value, Bound bound) {
+  const DTypeRow& dtype = row_of(view.dtype);
+  for (size_t n = 0; n < bound.scale.size(); ++n) {
+    bound.allowed[n] += dtype.epsilon() * bound.scale[n] + dtype.min_subnormal();
+    bound.scale[n] += dtype.min_normal();
+  }
+  return {std::move(name),
+          view,
+          std::max(epsilon, dtype.epsilon()),
+          std::move(value),
+          std::move(bound.scale),
+          std::move(bound.allowed)};
+}
+
+std::vector<Expected> forward_outputs(const Call& call) {
+  const Problem& problem = call.problem;
+  const Args& args = call.args;
+  const reference::Dense out_rows = reference::dense_out(problem);
+  const reference::Dense statistics = reference::dense_statistics(problem);
+  Bound out(static_cast<size_t>(out_rows.size)), lse(static_cast<size_t>(statistics.size));
+  Bound max_logit = lse;
+  Row q_i(static_cast<size_t>(problem.head_dim)), v_j(static_cast<size_t>(problem.value_dim()));
+  reference::for_each_row(call, [&](const Item& item, int64_t h, int64_t i) {
+    load_row(args.q, call.q.offset(item.b, item.q, i, h), q_i);
+    const RowBounds row = condition(call, item, h, i, q_i);
+    const size_t at = static_cast<size_t>(statistics.map.offset(item.b, item.q, i, h));
+    const double log_terms = 2 + std::sqrt(static_cast<double>(row.pairs.size()));
+    lse.add(at, 1 + std::abs(row.softmax.lse), kEps32);
+    lse.allowed[at] += kEps32 * (4 * row.mean_m + log_terms);
+    max_logit.add(at, 1 + std::abs(row.softmax.max_logit), kEps32);
+    max_logit.allowed[at] += kEps32 * 4 * row.max_m;
+    const size_t begin = static_cast<size_t>(out_rows.map.offset(item.b, item.q, i, h));
+    for (const Conditioned& one : row.pairs) {
+      load_row(args.v, call.v.offset(item.b, item.k, one.pair.j, h / problem.group_size()), v_j);
+      for (size_t c = 0; c < v_j.size(); ++c) {
+        out.add(begin + c, one.pair.weight * one.factor * std::abs(v_j[c]), one.relative);
+      }
+    }
+  });
+  reference::Forward result = reference::forward(problem, args);
+  std::vector<Expected> all;
+  all.push_back(
+      finish("out", args.out, operand_epsilon(problem), std::move(result.out), std::move(out)));
+  if (problem.needs_lse)
+    all.push_back(finish("lse", args.lse, kEps32, std::move(result.lse), std::move(lse)));
+  if (problem.needs_max_logit) {
+    all.push_back(finish("max_logit", args.max_logit, kEps32, std::move(result.max_logit),
+                         std::move(max_logit)));
+  }
+  return all;
+}
+
+struct GradientBounds {
+  const Call& call;
+  reference::Gradients shape;  // sizes; the values are the expected ones
+  Bound dq{shape.dq.size()}, dk{shape.dk.size()}, dv{shape.dv.size()};
+  Bound dbias{shape.dbias.size()}, dsink{shape.dsink.size()};
+  std::vector<Bound> dtensors{};
+  // One pair's contribution to each expression tensor, cleared after use, to add up sizes not
+  // signs.
+  std::vector<Row> scratch{};
+  std::vector<double*> scratch_data{};
+
+  void start() {
+    for (const Row& gradient : shape.dtensors) {
+      dtensors.emplace_back(gradient.size());
+      scratch.emplace_back(gradient.size(), 0.0);
+    }
+    for (Row& row : scratch) scratch_data.push_back(row.empty() ? nullptr : row.data());
+  }
+
+  void add_row(const Item& item, int64_t h, int64_t i, const Row& q_i, const Row& dout_i,
+               double abs_dlse) {
+    const Problem& problem = call.problem;
+    const int64_t head_kv = h / problem.group_size();
+    RowBounds row = condition(call, item, h, i, q_i);
+    Row k_j(q_i.size()), v_j(dout_i.size());
+    double delta = abs_dlse;  // size of D_i
+    for (Conditioned& one : row.pairs) {
+      load_row(call.args.v, call.v.offset(item.b, item.k, one.pair.j, head_kv), v_j);
+      one.abs_pv = one.factor * abs_dot(dout_i, v_j);
+      delta += one.pair.weight * one.abs_pv;
+    }
+    // p is made from the caller's lse, rounded to fp32; D from the caller's out, rounded; dS may be
+    // rounded to the inputs' dtype before it meets q and k.
+    const double epsilon_out = row_of(problem.output_dtype()).epsilon();
+    const double epsilon_ds = operand_epsilon(problem) - kEps32;
+    const double common = kEps32 * (std::abs(row.softmax.lse) + 8) + epsilon_out + epsilon_ds;
+    const auto rows = [&](Layout layout, int64_t seqlen, int64_t total, int64_t heads,
+                          int64_t dim) {
+      return reference::dense_rows(problem, layout, seqlen, total, heads, dim).map;
+    };
+    const size_t dq_at =
+        static_cast<size_t>(rows(problem.layout_q, problem.seqlen_q, problem.total_q,
+                                 problem.num_heads_q, problem.head_dim)
+                                .offset(item.b, item.q, i, h));
+    const RowMap dk_map = rows(problem.layout_kv, problem.seqlen_k, problem.total_k,
+                               problem.num_heads_kv, problem.head_dim);
+    const RowMap dv_map = rows(problem.layout_kv, problem.seqlen_k, problem.total_k,
+                               problem.num_heads_kv, problem.value_dim());
+    for (const Conditioned& one : row.pairs) {
+      const Pair& pair = one.pair;
+      const double relative = one.relative + common;
+      load_row(call.args.k, call.k.offset(item.b, item.k, pair.j, head_kv), k_j);
+      const size_t dk_at = static_cast<size_t>(dk_map.offset(item.b, item.k, pair.j, head_kv));
+      const size_t dv_at = static_cast<size_t>(dv_map.offset(item.b, item.k, pair.j, head_kv));
+      for (size_t c = 0; c < dout_i.size(); ++c) {
+        dv.add(dv_at + c, pair.weight * one.factor * std::abs(dout_i[c]), relative);
+      }
+      const double dlogit = pair.weight * (one.abs_pv + delta);
+      const double ddot = dlogit * one.slope;
+      // 1 - tanh^2 near saturation is the difference of two numbers near 1.
+      const double capped = problem.softcap > 0 ? 4 * kEps32 * dlogit * one.slope_mod *
+                                                      std::abs(call.logits.softmax_scale)
+                                                : 0;
+      for (size_t c = 0; c < q_i.size(); ++c) {
+        dq.add(dq_at + c, ddot * std::abs(k_j[c]), relative);
+        dk.add(dk_at + c, ddot * std::abs(q_i[c]), relative);
+        dq.allowed[dq_at + c] += capped * std::abs(k_j[c]);
+        dk.allowed[dk_at + c] += capped * std::abs(q_i[c]);
+      }
+      add_modifiers(item, h, i, pair, dlogit, dlogit * one.slope_mod, relative);
+    }
+    if (problem.needs_dsink) {
+      dsink.add(static_cast<size_t>(h), row.softmax.sink_weight * delta,
+                row.sink_relative + common);
+    }
+  }
+
+  void add_modifiers(const Item& item, int64_t h, int64_t i, const Pair& pair, double dlogit,
+                     double dscore, double relative) {
+    if (!shape.dbias.empty()) {
+      const int64_t index[] = {item.b, h, i, pair.j};
+      dbias.add(static_cast<size_t>(broadcast_offset(call.args.bias, index, true)), dscore,
+                relative);
+    }
+    const bool wanted =
+        std::any_of(scratch.begin(), scratch.end(), [](const Row& r) { return !r.empty(); });
+    if (!wanted || !call.score_mod) return;
+    const expression::Point point{pair.score, item.b, h, i, pair.j, item.q_pos(i)};
+    (void)call.score_mod->derivative(call.bindings, point, dlogit, scratch_data);
+    for (size_t t = 0; t < scratch.size(); ++t) {
+      for (size_t n = 0; n < scratch[t].size(); ++n) {
+        if (scratch[t][n] != 0) dtensors[t].add(n, std::abs(scratch[t][n]), relative);
+        scratch[t][n] = 0;
+      }
+    }
+  }
+};
+
+std::vector<Expected> backward_outputs(const Call& call) {
+  const Problem& problem = call.problem;
+  const Args& args = call.args;
+  GradientBounds bounds{call,
+                        reference::backward(problem, args, reference::forward(problem, args))};
+  bounds.start();
+  const RowMap dout = row_map(args.dout, problem.layout_q);
+  const RowMap dlse = row_statistics_map(args.dlse, problem.layout_q);
+  Row q_i(static_cast<size_t>(problem.head_dim)), dout_i(static_cast<size_t>(problem.value_dim()));
+  reference::for_each_row(call, [&](const Item& item, int64_t h, int64_t i) {
+    load_row(args.q, call.q.offset(item.b, item.q, i, h), q_i);
+    load_row(args.dout, dout.offset(item.b, item.q, i, h), dout_i);
+    const double abs_dlse =
+        problem.has_dlse ? std::abs(load_element(args.dlse, dlse.offset(item.b, item.q, i, h))) : 0;
+    bounds.add_row(item, h, i, q_i, dout_i, abs_dlse);
+  });
+  std::vector<Expected> all;
+  const double epsilon =
+      std::max(operand_epsilon(problem), row_of(problem.output_dtype()).epsilon());
+  const auto push = [&](std::string name, const TensorView& view, Row& value, Bound& bound) {
+    all.push_back(finish(std::move(name), view, epsilon, std::move(value), std::move(bound)));
+  };
+  push("dq", args.dq, bounds.shape.dq, bounds.dq);
+  push("dk", args.dk, bounds.shape.dk, bounds.dk);
+  push("dv", args.dv, bounds.shape.dv, bounds.dv);
+  if (problem.needs_dbias) push("dbias", args.dbias, bounds.shape.dbias, bounds.dbias);
+  if (problem.needs_dsink) push("dsink", args.dsink, bounds.shape.dsink, bounds.dsink);
+  for (size_t t = 0; t < problem.tensors.size(); ++t) {
+    for (const NamedTensor& gradient : args.dtensors) {
+      if (problem.tensors[t].needs_grad && gradient.name == problem.tensors[t].name) {
+        push("d" + gradient.name, gradient.view, bounds.shape.dtensors[t], bounds.dtensors[t]);
+      }
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
+std::vector<Expected> expected_outputs(const Problem& problem, const Args& args) {
+  const Call call{problem, args};
+  return problem.op == Op::forward ? forward_outputs(call) : backward_outputs(call);
+}
+
+}  // namespace sirdar::check
