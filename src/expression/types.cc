@@ -34,19 +34,24 @@ Operand TreeBuilder::fail(int column, std::string_view message) {
   return {};
 }
 
+bool TreeBuilder::has_room(int column) {
+  if (tree_.nodes.size() < kMaxNodes) return true;
+  fail(column,
+       fmt::format("the expression has more than {} operators and operands; move part of it "
+                   "into a tensor",
+                   kMaxNodes));
+  return false;
+}
+
 Operand TreeBuilder::leaf(const Node& node, int column) {
-  if (failed()) return {};
-  if (tree_.nodes.size() >= kMaxNodes) {
-    return fail(column, fmt::format("the expression has more than {} operators and operands; move "
-                                    "part of it into a tensor",
-                                    kMaxNodes));
-  }
+  if (failed() || !has_room(column)) return {};
   tree_.nodes.push_back(node);
   note_constant(node);
   return {static_cast<int32_t>(tree_.nodes.size()) - 1, column};
 }
 
 Operand TreeBuilder::append(Op op, Type type, std::initializer_list<Operand> operands, int column) {
+  if (!has_room(std::data(operands)[operands.size() - 1].column)) return {};
   Node node;
   node.op = op;
   node.type = type;
@@ -86,10 +91,10 @@ bool TreeBuilder::require(Operand operand, Type type, std::string_view what) {
   return false;
 }
 
-bool TreeBuilder::require_number(Operand operand, std::string_view what) {
+bool TreeBuilder::require_number(Op op, Operand operand, std::string_view what) {
   if (failed()) return false;
   if (type_of(operand) != Type::boolean) return true;
-  const bool is_chain = is_comparison(tree_.nodes[operand.node].op);
+  const bool is_chain = is_comparison(op) && is_comparison(tree_.nodes[operand.node].op);
   fail(operand.column,
        fmt::format("{} is bool and must be int or fp32{}", what,
                    is_chain ? "; comparisons do not chain: write 'a < b && b < c'" : kToNumber));
@@ -116,7 +121,7 @@ Operand TreeBuilder::unary(Op op, Operand operand, int column) {
     if (!require(operand, Type::boolean, what)) return {};
     return append(op, Type::boolean, {operand}, column);
   }
-  if (!require_number(operand, what)) return {};
+  if (!require_number(op, operand, what)) return {};
   if (op != Op::negate && op != Op::abs) operand = to_real(operand);
   if (failed()) return {};
   return append(op, type_of(operand), {operand}, column);
@@ -137,7 +142,8 @@ Operand TreeBuilder::binary(Op op, Operand left, Operand right) {
     if (!require(left, Type::integer, place(op, 0))) return {};
     if (!require(right, Type::integer, place(op, 1))) return {};
   }
-  if (!require_number(left, place(op, 0)) || !require_number(right, place(op, 1))) return {};
+  if (!require_number(op, left, place(op, 0)) || !require_number(op, right, place(op, 1)))
+    return {};
   if (!unify(left, right)) return {};
   const Type type = type_of(left);
   if ((op == Op::divide || op == Op::remainder) && type == Type::integer &&

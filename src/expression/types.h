@@ -33,12 +33,13 @@ class TreeBuilder {
  private:
   Type type_of(Operand operand) const { return tree_.nodes[operand.node].type; }
   Operand append(Op op, Type type, std::initializer_list<Operand> operands, int column);
+  bool has_room(int column);
   void note_constant(const Node& node);
   Operand to_real(Operand operand);
   // Brings two numbers to one type; false after an error.
   bool unify(Operand& left, Operand& right);
   bool require(Operand operand, Type type, std::string_view what);
-  bool require_number(Operand operand, std::string_view what);
+  bool require_number(Op op, Operand operand, std::string_view what);
 
   Program::Tree tree_;
   std::vector<std::optional<int32_t>> constants_;  // of int nodes whose value is known
