@@ -6,12 +6,12 @@
 #include <initializer_list>
 
 #include "core/rules.h"
+#include "expression/names.h"
 
 namespace sirdar {
 namespace {
 
 constexpr int64_t kMaxHeadDim = 512;
-constexpr size_t kMaxName = 64;
 constexpr size_t kMaxExpression = 1 << 16;
 
 // Elements of a tensor that is described but perhaps not there yet; positions and byte counts must
@@ -22,6 +22,13 @@ bool is_fp8(DType dtype) { return dtype == DType::fp8_e4m3 || dtype == DType::fp
 
 bool is_float(DType dtype) {
   return dtype == DType::fp32 || dtype == DType::bf16 || dtype == DType::fp16;
+}
+
+// A status of the expression parser as one of ours.
+Status with_rule(std::string_view id, const Status& status) {
+  const std::string& message = status.message();
+  return Status(status.code(), message.ends_with('.') ? message : message + ".", status.argument(),
+                std::string(id));
 }
 
 Status check_enums(const Problem& p) {
@@ -236,42 +243,19 @@ Status check_gradients(const Problem& p) {
   return {};
 }
 
-bool is_identifier(std::string_view name) {
-  if (name.empty() || name.size() > kMaxName) return false;
-  const auto is_letter = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
-  };
-  if (!is_letter(name[0])) return false;
-  for (const char c : name)
-    if (!is_letter(c) && !(c >= '0' && c <= '9')) return false;
-  return true;
-}
-
 Status check_names(const Problem& p) {
-  std::vector<std::pair<std::string_view, std::string_view>> names;  // argument, name
-  for (const ExpressionTensor& tensor : p.tensors) names.emplace_back("tensors", tensor.name);
-  for (const std::string& scalar : p.scalars) names.emplace_back("scalars", scalar);
-  for (size_t i = 0; i < names.size(); ++i) {
-    const auto& [argument, name] = names[i];
-    if (!is_identifier(name))
-      return broken("V030", argument,
-                    fmt::format("'{}' is not a name; use letters, digits and _, at most {}.", name,
-                                kMaxName));
-    for (size_t j = 0; j < i; ++j)
-      if (names[j].second == name)
-        return broken("V030", argument, fmt::format("'{}' is given twice; rename one.", name));
-  }
-  if (!names.empty() && p.score_mod.empty() && p.mask_mod.empty())
-    return broken(
-        "V033", names[0].first,
-        fmt::format("'{}' is given although no expression could read it; set score_mod or "
-                    "mask_mod.",
-                    names[0].second));
-  return {};
+  if (const Status status = expression::check_names(p.tensors, p.scalars); !status.ok())
+    return with_rule("V030", status);
+  if ((p.tensors.empty() && p.scalars.empty()) || !p.score_mod.empty() || !p.mask_mod.empty())
+    return {};
+  const bool is_tensor = !p.tensors.empty();
+  return broken("V033", is_tensor ? "tensors" : "scalars",
+                fmt::format("'{}' is given although no expression could read it; set score_mod or "
+                            "mask_mod.",
+                            is_tensor ? p.tensors[0].name : p.scalars[0]));
 }
 
-Status check_expressions(const Problem& p) {
-  if (Status status = check_names(p); !status.ok()) return status;
+Status check_tensors(const Problem& p) {
   for (const ExpressionTensor& tensor : p.tensors) {
     const bool known = tensor.dtype == DType::fp32 || tensor.dtype == DType::int32 ||
                        tensor.dtype == DType::boolean;
@@ -285,6 +269,12 @@ Status check_expressions(const Problem& p) {
                     fmt::format("'{}' is {} and has no gradient; make it fp32 or clear needs_grad.",
                                 tensor.name, name_of(tensor.dtype)));
   }
+  return {};
+}
+
+Status check_expressions(const Problem& p) {
+  if (Status status = check_tensors(p); !status.ok()) return status;
+  if (Status status = check_names(p); !status.ok()) return status;
   const std::pair<std::string_view, std::string_view> texts[] = {{"score_mod", p.score_mod},
                                                                  {"mask_mod", p.mask_mod}};
   for (const auto& [name, text] : texts)
@@ -292,7 +282,12 @@ Status check_expressions(const Problem& p) {
       return broken("V034", name,
                     fmt::format("its text has {} bytes; at most {} are allowed.", text.size(),
                                 kMaxExpression));
-  return {};
+  if (p.score_mod.empty() && p.mask_mod.empty()) return {};
+  const Result<expression::Modifications> parsed = expression::parse(p);
+  if (parsed.ok()) return {};
+  const std::string& argument = parsed.status().argument();
+  const bool is_unread = argument == "tensors" || argument == "scalars";
+  return with_rule(is_unread ? "V033" : "V034", parsed.status());
 }
 
 }  // namespace

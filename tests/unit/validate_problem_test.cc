@@ -145,14 +145,14 @@ const std::vector<Case>& cases() {
          p.score_mod = "score";
          p.scalars = {"2x"};
        },
-       "scalars: '2x' is not a name"},
+       "'2x'"},
       {"V030",
        [](Problem& p) {
          p.score_mod = "score + a[h] + a";
          p.tensors = {{"a", DType::fp32, 1, false}};
          p.scalars = {"a"};
        },
-       "'a' is given twice"},
+       "'a'"},
       {"V031",
        [](Problem& p) {
          p.score_mod = "score + a[h]";
@@ -173,6 +173,13 @@ const std::vector<Case>& cases() {
        },
        "has no gradient"},
       {"V033", [](Problem& p) { p.scalars = {"w"}; }, "no expression could read it"},
+      {"V033",
+       [](Problem& p) {
+         p.score_mod = "score";
+         p.scalars = {"w"};
+       },
+       "'w' is read by neither"},
+      {"V034", [](Problem& p) { p.score_mod = "score +"; }, "score_mod: "},
       {"V034", [](Problem& p) { p.score_mod = std::string((1 << 16) + 1, ' '); }, "65537 bytes"},
   };
   return all;
