@@ -1,17 +1,101 @@
+// A plan as text: what was decided, what it costs, and why the others refused.
 #include <fmt/format.h>
 
+#include <cstdlib>
+#include <iterator>
+
+#include "plan/cost.h"
 #include "plan/implementation.h"
 
 namespace sirdar {
+namespace {
+
+class Sheet {
+ public:
+  template <class... T>
+  void line(std::string_view label, fmt::format_string<T...> format, T&&... args) {
+    fmt::format_to(std::back_inserter(text_), "{:<16}", label);
+    fmt::format_to(std::back_inserter(text_), format, std::forward<T>(args)...);
+    text_ += '\n';
+  }
+  std::string text() && { return std::move(text_); }
+
+ private:
+  std::string text_;
+};
+
+// 1536 -> "1.54 K"; units of 1000, as FLOP/s and GB/s are counted.
+std::string scaled(double value) {
+  constexpr std::string_view kUnits[] = {"", "K", "M", "G", "T", "P", "E"};
+  size_t unit = 0;
+  while (value >= 1000 && unit + 1 < std::size(kUnits)) value /= 1000, ++unit;
+  return unit == 0 ? fmt::format("{:.0f} ", value) : fmt::format("{:.2f} {}", value, kUnits[unit]);
+}
+
+std::string device_text(const Device& device) {
+  if (device.kind == DeviceKind::cuda)
+    return fmt::format("{}, sm_{}, {} SMs", device.name, device.arch, device.num_sms);
+  return fmt::format("{}, {}, {} thread{}", device.name, name_of(device.isa), device.num_threads,
+                     device.num_threads == 1 ? "" : "s");
+}
+
+// A size out of a printed config, "block_m=128"; 0 when it has none.
+int64_t field(std::string_view config, std::string_view name) {
+  const std::string key = fmt::format("{}=", name);
+  const size_t at = config.find(key);
+  return at == std::string_view::npos
+             ? 0
+             : std::strtoll(std::string(config.substr(at + key.size())).c_str(), nullptr, 10);
+}
+
+void add_tiles(const Problem& p, std::string_view config, Sheet& sheet) {
+  constexpr int64_t kDefaultBlock = 128;
+  const int64_t named_m = field(config, "block_m"), named_n = field(config, "block_n");
+  const int64_t block_m = named_m > 0 ? named_m : kDefaultBlock;
+  const int64_t block_n = named_n > 0 ? named_n : kDefaultBlock;
+  const std::optional<TileCounts> tiles = count_tiles(p, block_m, block_n);
+  if (!tiles) return;
+  sheet.line("tiles",
+             "{} all, {} part, {} none visible ({} x {}, one head of the longest sequence)",
+             tiles->all, tiles->part, tiles->none, block_m, block_n);
+}
+
+void add_roofline(const Plan::State& state, const Cost& cost, Sheet& sheet) {
+  const std::optional<Peaks> peaks = recorded_peaks(state.device, state.problem.dtype_q);
+  if (!peaks) {
+    sheet.line("roofline", "peaks of this machine are not recorded; `sirdar bench` measures them");
+    return;
+  }
+  const bool by_flops = cost.flops / peaks->flops_per_s >= cost.bytes() / peaks->bytes_per_s;
+  sheet.line("roofline", "{:.4g} ms at least, bound by {} ({}FLOP/s, {}B/s by the maker's figures)",
+             roofline_seconds(cost, *peaks) * 1e3, by_flops ? "arithmetic" : "memory",
+             scaled(peaks->flops_per_s), scaled(peaks->bytes_per_s));
+}
+
+}  // namespace
 
 std::string Plan::explain() const {
-  std::string text =
-      fmt::format("problem         {}\ndevice          {}\nimplementation  {} ({})\n",
-                  state_->problem.str(), state_->device.name, name(), config());
-  text += fmt::format("workspace       {} bytes\n", workspace_bytes());
+  const Problem& p = state_->problem;
+  const std::string settings = config();
+  const Cost cost = cost_of(p);
+  const std::string_view at_most = cost.is_exact ? "" : "at most ";
+  Sheet sheet;
+  sheet.line("problem", "{}", p.str());
+  sheet.line("features", "{}", p.features().str());
+  sheet.line("device", "{}", device_text(state_->device));
+  sheet.line("implementation", "{}", name());
+  if (!settings.empty()) sheet.line("config", "{}", settings);
+  sheet.line("workspace", "{} bytes", workspace_bytes());
+  sheet.line("visible pairs", "{}{:.0f}", at_most, cost.visible_pairs);
+  sheet.line("arithmetic", "{}{}FLOP", at_most, scaled(cost.flops));
+  sheet.line("least traffic", "{}B read, {}B written", scaled(cost.bytes_read),
+             scaled(cost.bytes_written));
+  if (cost.bytes() > 0) sheet.line("intensity", "{:.4g} FLOP/B", cost.flops / cost.bytes());
+  add_tiles(p, settings, sheet);
+  add_roofline(*state_, cost, sheet);
   for (const Refusal& refusal : refusals())
-    text += fmt::format("refused         {}: {}\n", refusal.implementation, refusal.reason);
-  return text;
+    sheet.line("refused", "{}: {}", refusal.implementation, refusal.reason);
+  return std::move(sheet).text();
 }
 
 }  // namespace sirdar

@@ -1,0 +1,58 @@
+// What a problem costs, whatever computes it: the formulas behind explain, bench and the documents.
+//
+//   forward   2 d + 2 dv FLOPs per visible pair and query head (scores, weighted values)
+//   backward  6 d + 4 dv                       (scores again, dP, dV, dQ, dK)
+//
+// with d = head_dim and dv = head_dim_v; a multiply and an add are two FLOPs, exponentials are not
+// counted. Bytes are the least that must move: every input read once, every output written once.
+#pragma once
+
+#include <sirdar/plan.hpp>
+
+#include <span>
+
+#include "shared/mask.h"
+
+namespace sirdar {
+
+struct SequenceLengths {
+  int64_t q = 0, k = 0;
+};
+
+struct Cost {
+  double visible_pairs = 0;  // over the batch and the query heads
+  double flops = 0;
+  double bytes_read = 0, bytes_written = 0;
+  // False where lengths were not given or a mask is known only when it is read (documents, tensors,
+  // expressions): then pairs and FLOPs count what the structured masks show, at full lengths.
+  bool is_exact = true;
+
+  double bytes() const { return bytes_read + bytes_written; }
+};
+
+// Pairs (i, j) with i in [0, seqlen_q) that the mask shows; closed form. Exact below 2^53.
+double visible_pairs(const StructuredMask& mask, int64_t seqlen_q);
+
+// Without lengths, every sequence is taken to be as long as it may be; a ragged side shares its
+// total evenly.
+Cost cost_of(const Problem& problem, std::span<const SequenceLengths> lengths = {});
+
+// Tiles of block_m query rows by block_n keys, of one head of one sequence of full length.
+struct TileCounts {
+  int64_t none = 0, part = 0, all = 0;
+};
+// Nothing when there are more query blocks than are worth walking.
+std::optional<TileCounts> count_tiles(const Problem& problem, int64_t block_m, int64_t block_n);
+
+// What a machine can do at most.
+struct Peaks {
+  double flops_per_s = 0;
+  double bytes_per_s = 0;
+};
+// The maker's figures for a recorded GPU; nothing for CPUs, whose clocks and memory differ.
+std::optional<Peaks> recorded_peaks(const Device& device, DType dtype);
+
+// The least time the problem can take.
+double roofline_seconds(const Cost& cost, const Peaks& peaks);
+
+}  // namespace sirdar
