@@ -259,7 +259,7 @@ void Inputs::make_expression_tensors() {
     args_.tensors.push_back({wanted.name, view});
   }
   for (const std::string& name : problem_.scalars) {
-    args_.scalars.emplace_back(name, 0.5 + 1.5 * uniform());
+    args_.scalars.emplace_back(name, static_cast<float>(0.5 + 1.5 * uniform()));
   }
 }
 

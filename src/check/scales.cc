@@ -21,10 +21,10 @@ constexpr double kEps32 = 0x1p-23;
 struct Bound {
   Row scale, allowed;
   explicit Bound(size_t size) : scale(size, 0), allowed(size, 0) {}
-  // A term of size `part` that may be off by `relative` of itself.
-  void add(size_t at, double part, double relative) {
+  // A term of size `part` that may be off by `relative` of itself, and by `absolute` more.
+  void add(size_t at, double part, double relative, double absolute = 0) {
     scale[at] += part;
-    allowed[at] += part * relative;
+    allowed[at] += part * relative + absolute;
   }
 };
 
@@ -49,12 +49,16 @@ double allowance(double m, double mean_m, size_t n, double epsilon_p) {
   return kEps32 * (4 * (m + mean_m) + 8 + std::sqrt(static_cast<double>(n))) + epsilon_p;
 }
 
-// The formats that numbers pass through besides fp32: matrix operands have the inputs' dtype, or
-// bf16 where that is fp8.
-double operand_epsilon(const Problem& problem) {
+// The format of matrix operands: the inputs' dtype, or bf16 where that is fp8.
+const DTypeRow& operand_row(const Problem& problem) {
   const DTypeRow& dtype = row_of(problem.dtype_q);
-  return dtype.bits == 8 ? row_of(DType::bf16).epsilon() : dtype.epsilon();
+  return dtype.bits == 8 ? row_of(DType::bf16) : dtype;
 }
+double operand_epsilon(const Problem& problem) { return operand_row(problem).epsilon(); }
+
+// What an operand loses where it is subnormal in its format (a small weight in fp16), per unit of
+// what it is multiplied with.
+double operand_tiny(const Problem& problem) { return operand_row(problem).min_subnormal(); }
 
 double abs_dot(const Row& a, const Row& b) {
   double sum = 0;
@@ -127,6 +131,7 @@ std::vector<Expected> forward_outputs(const Call& call) {
   Bound out(static_cast<size_t>(out_rows.size)), lse(static_cast<size_t>(statistics.size));
   Bound max_logit = lse;
   Row q_i(static_cast<size_t>(problem.head_dim)), v_j(static_cast<size_t>(problem.value_dim()));
+  const double tiny = operand_tiny(problem);
   reference::for_each_row(call, [&](const Item& item, int64_t h, int64_t i) {
     load_row(args.q, call.q.offset(item.b, item.q, i, h), q_i);
     const RowBounds row = condition(call, item, h, i, q_i);
@@ -140,7 +145,8 @@ std::vector<Expected> forward_outputs(const Call& call) {
     for (const Conditioned& one : row.pairs) {
       load_row(args.v, call.v.offset(item.b, item.k, one.pair.j, h / problem.group_size()), v_j);
       for (size_t c = 0; c < v_j.size(); ++c) {
-        out.add(begin + c, one.pair.weight * one.factor * std::abs(v_j[c]), one.relative);
+        out.add(begin + c, one.pair.weight * one.factor * std::abs(v_j[c]), one.relative,
+                tiny * std::abs(v_j[c]));
       }
     }
   });
@@ -197,6 +203,7 @@ struct GradientBounds {
                           int64_t dim) {
       return reference::dense_rows(problem, layout, seqlen, total, heads, dim).map;
     };
+    const double tiny = operand_tiny(problem);
     const size_t dq_at =
         static_cast<size_t>(rows(problem.layout_q, problem.seqlen_q, problem.total_q,
                                  problem.num_heads_q, problem.head_dim)
@@ -212,7 +219,8 @@ struct GradientBounds {
       const size_t dk_at = static_cast<size_t>(dk_map.offset(item.b, item.k, pair.j, head_kv));
       const size_t dv_at = static_cast<size_t>(dv_map.offset(item.b, item.k, pair.j, head_kv));
       for (size_t c = 0; c < dout_i.size(); ++c) {
-        dv.add(dv_at + c, pair.weight * one.factor * std::abs(dout_i[c]), relative);
+        dv.add(dv_at + c, pair.weight * one.factor * std::abs(dout_i[c]), relative,
+               tiny * std::abs(dout_i[c]));
       }
       const double dlogit = pair.weight * (one.abs_pv + delta);
       const double ddot = dlogit * one.slope;
@@ -221,12 +229,12 @@ struct GradientBounds {
                                                       std::abs(call.logits.softmax_scale)
                                                 : 0;
       for (size_t c = 0; c < q_i.size(); ++c) {
-        dq.add(dq_at + c, ddot * std::abs(k_j[c]), relative);
-        dk.add(dk_at + c, ddot * std::abs(q_i[c]), relative);
+        dq.add(dq_at + c, ddot * std::abs(k_j[c]), relative, tiny * std::abs(k_j[c]));
+        dk.add(dk_at + c, ddot * std::abs(q_i[c]), relative, tiny * std::abs(q_i[c]));
         dq.allowed[dq_at + c] += capped * std::abs(k_j[c]);
         dk.allowed[dk_at + c] += capped * std::abs(q_i[c]);
       }
-      add_modifiers(item, h, i, pair, dlogit, dlogit * one.slope_mod, relative);
+      add_modifiers(item, h, i, one, dlogit, relative);
     }
     if (problem.needs_dsink) {
       dsink.add(static_cast<size_t>(h), row.softmax.sink_weight * delta,
@@ -234,12 +242,13 @@ struct GradientBounds {
     }
   }
 
-  void add_modifiers(const Item& item, int64_t h, int64_t i, const Pair& pair, double dlogit,
-                     double dscore, double relative) {
+  void add_modifiers(const Item& item, int64_t h, int64_t i, const Conditioned& one, double dlogit,
+                     double relative) {
+    const Pair& pair = one.pair;
     if (!shape.dbias.empty()) {
       const int64_t index[] = {item.b, h, i, pair.j};
-      dbias.add(static_cast<size_t>(broadcast_offset(call.args.bias, index, true)), dscore,
-                relative);
+      dbias.add(static_cast<size_t>(broadcast_offset(call.args.bias, index, true)),
+                dlogit * one.slope_mod, relative);
     }
     const bool wanted =
         std::any_of(scratch.begin(), scratch.end(), [](const Row& r) { return !r.empty(); });

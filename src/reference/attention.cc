@@ -100,6 +100,14 @@ double share_of(double own_lse, double saved_lse) {
   return std::exp(difference);
 }
 
+// A query row in the backward pass.
+struct RowInputs {
+  const Item& item;
+  int64_t h, i;
+  const Row &q_i, &dout_i;
+  double share, delta;  // share_of(), D_i
+};
+
 // The backward pass of one row; adds to what `into` points at. See "Backward" of the semantics.
 struct RowGradients {
   const Call& call;
@@ -107,10 +115,9 @@ struct RowGradients {
   Dense dq, dk, dv;
   std::vector<double*> dtensors;
 
-  void add(const Item& item, int64_t h, int64_t i, const Row& q_i, const Row& dout_i,
-           const std::vector<Pair>& pairs, double share, double delta) {
-    const Problem& problem = call.problem;
-    const int64_t head_kv = h / problem.group_size();
+  void add(const RowInputs& row, const std::vector<Pair>& pairs) {
+    const auto& [item, h, i, q_i, dout_i, share, delta] = row;
+    const int64_t head_kv = h / call.problem.group_size();
     double* dq_i = &into.dq[static_cast<size_t>(dq.map.offset(item.b, item.q, i, h))];
     Row k_j(q_i.size()), v_j(dout_i.size());
     for (const Pair& pair : pairs) {
@@ -222,7 +229,7 @@ Gradients backward(const Problem& problem, const Args& args, const Forward& save
     const double share = share_of(row.lse, saved.lse[at]);
     if (problem.needs_dsink)
       result.dsink[static_cast<size_t>(h)] -= row.sink_weight * share * delta;
-    row_gradients.add(item, h, i, q_i, dout_i, pairs, share, delta);
+    row_gradients.add({item, h, i, q_i, dout_i, share, delta}, pairs);
   });
   return result;
 }
