@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 #include <random>
+#include <string>
 
 #include "core/geometry.h"
 
@@ -91,6 +92,23 @@ TEST(StructuredMask, BoundsNeverDecreaseAndTilesAgreeWithPairs) {
       ASSERT_EQ(seen, 0);
     }
   }
+}
+
+// The pictures of docs/masks.md.
+TEST(StructuredMask, ExamplesOfTheDocument) {
+  const auto picture = [](const Mask& mask) {
+    std::string text;
+    for (Position i = 0; i < 3; ++i) {
+      for (Position j = 0; j < 5; ++j)
+        text += allows(structured_mask(mask, 3, 5), i, j) ? 'x' : '.';
+      text += ' ';
+    }
+    return text;
+  };
+  EXPECT_EQ(picture(Mask::causal()), "xxx.. xxxx. xxxxx ");
+  EXPECT_EQ(picture(Mask::causal(Alignment::top_left)), "x.... xx... xxx.. ");
+  EXPECT_EQ(picture(Mask::window(1, 0)), ".xx.. ..xx. ...xx ");
+  EXPECT_EQ(picture(Mask::chunk(2)), "..xx. ..xx. ....x ");
 }
 
 TEST(StructuredMask, IntersectionAndFloorDivision) {

@@ -1,0 +1,144 @@
+// The check itself: it must see every kind of fault it claims to see, and its data must be valid.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "check/naive.h"
+#include "check/run_check.h"
+#include "core/elements.h"
+#include "core/validate.h"
+#include "shared/mask.h"
+
+namespace sirdar {
+namespace {
+
+Problem parsed(const char* text) { return Problem::parse(text).value(); }
+
+const char* const kForward =
+    "fwd b2 sq9 sk12 hq4 hkv2 d8 fp32 causal bias:bhqk sink lse max_logit seqused_k";
+const char* const kBackward =
+    "bwd b2 sq9 sk12 hq4 hkv2 d8 bf16 ragged:15,20 bias:hk sink dlse dbias dsink dropout:0.2 "
+    "softcap:20";
+
+// The outputs as the reference leaves them.
+void compute(check::Inputs& inputs) {
+  PlanOptions options;
+  options.implementation = "reference";
+  const Status status = Plan::create(inputs.problem(), options).value().run(inputs.args());
+  ASSERT_TRUE(status.ok()) << status.message();
+}
+
+TEST(CheckInputs, AreValidAndReproducible) {
+  for (const char* text : {kForward, kBackward, "fwd b3 sq4 sk19 h2 d5 fp8_e4m3 paged3 seqused_k",
+                           "fwd b1 sq0 sk5 h1 d4 fp16", "fwd b0 sq3 sk5 h1 d4 fp32 ragged:0,0",
+                           "bwd b2 sq3 sk0 h1 d4 fp32 mask:bhqk document"}) {
+    const Problem problem = parsed(text);
+    for (uint64_t seed = 0; seed < 20; ++seed) {
+      for (const check::Style style : {check::Style::hostile, check::Style::plain}) {
+        check::Inputs inputs(problem, seed, style);
+        const Status status = validate(problem, inputs.args(), DeviceKind::cpu);
+        ASSERT_TRUE(status.ok()) << text << " seed " << seed << ": " << status.message();
+        EXPECT_EQ(inputs.damage(), "");
+      }
+    }
+  }
+  const Problem problem = parsed(kForward);
+  check::Inputs one(problem, 7), same(problem, 7), other(problem, 8);
+  const double value = load_element(one.args().q, 0);
+  EXPECT_EQ(value, load_element(same.args().q, 0));
+  EXPECT_NE(value, load_element(other.args().q, 0));
+}
+
+TEST(CheckInputs, SeeWritesWhereNoneBelong) {
+  const Problem problem = parsed(kForward);
+  check::Inputs inputs(problem, 3);
+  compute(inputs);
+  EXPECT_EQ(inputs.damage(), "");
+  char* out = static_cast<char*>(inputs.args().out.data);
+  const char saved = out[-1];
+  out[-1] = 1;  // before the first element: a guard
+  EXPECT_NE(inputs.damage().find("out: memory outside"), std::string::npos);
+  out[-1] = saved;
+  char* q = static_cast<char*>(inputs.args().q.data);
+  q[0] = static_cast<char>(q[0] + 1);
+  EXPECT_NE(inputs.damage().find("q: an input was written"), std::string::npos);
+  inputs.accept();
+  EXPECT_EQ(inputs.damage(), "");
+  inputs.set_workspace(256);
+  char* workspace = static_cast<char*>(inputs.args().workspace);
+  EXPECT_EQ(reinterpret_cast<size_t>(workspace) % 64, 0u);
+  workspace[255] = 1;
+  EXPECT_EQ(inputs.damage(), "");
+  workspace[256] = 1;
+  EXPECT_NE(inputs.damage().find("workspace: memory outside"), std::string::npos);
+}
+
+TEST(CheckInputs, SeeWritesIntoGaps) {
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    check::Inputs inputs(parsed("fwd b2 sq3 sk3 h2 d5 fp32"), seed);
+    const TensorView& out = inputs.args().out;
+    const int64_t row = std::min({out.stride[0], out.stride[1], out.stride[2]});
+    if (row == 5) continue;  // no gap between rows this time
+    static_cast<float*>(out.data)[5] = 0;
+    EXPECT_NE(inputs.damage().find("out: memory between rows"), std::string::npos);
+    return;
+  }
+  FAIL() << "no seed left a gap";
+}
+
+TEST(CheckCompare, TheReferencePassesAndEveryChangedElementFails) {
+  for (const char* text : {kForward, kBackward}) {
+    check::Inputs inputs(parsed(text), 5);
+    const std::vector<check::Expected> all =
+        check::expected_outputs(inputs.problem(), inputs.args());
+    compute(inputs);
+    for (const check::Expected& one : all) {
+      const check::Deviation fine = check::compare(one);
+      EXPECT_TRUE(fine.ok) << one.name << " " << fine.where << " " << fine.ratio;
+      EXPECT_LE(fine.worst, 1) << one.name;
+      for_each_element(one.view, [&](int64_t offset, int64_t index) {
+        const double before = load_element(one.view, offset);
+        const size_t n = static_cast<size_t>(index);
+        const double wrong[] = {std::nan(""), std::numeric_limits<double>::infinity(),
+                                before + 3 * one.allowed[n] + std::abs(before) * 0.02};
+        for (const double value : wrong) {
+          store_element(one.view, offset, value);
+          EXPECT_FALSE(check::compare(one).ok) << one.name << " " << index << " " << value;
+        }
+        store_element(one.view, offset, before);
+      });
+    }
+  }
+}
+
+TEST(CheckNaive, IsWithinItsOwnAllowance) {
+  for (const char* text : {kForward, kBackward, "fwd b2 sq20 sk70 h2 d64 bf16 causal lse",
+                           "bwd b1 sq20 sk33 h2 d32 fp16 window:5,2"}) {
+    check::Inputs inputs(parsed(text), 11);
+    const auto all = check::expected_outputs(inputs.problem(), inputs.args());
+    check::run_naive(inputs.problem(), inputs.args());
+    for (const check::Expected& one : all) {
+      const check::Deviation deviation = check::compare(one);
+      EXPECT_TRUE(deviation.ok) << text << " " << deviation.where << " " << deviation.ratio;
+    }
+    EXPECT_EQ(inputs.damage(), "");
+  }
+}
+
+TEST(CheckRun, ReportsAreReadyToPrint) {
+  PlanOptions options;
+  options.implementation = "reference";
+  const check::Report good = check::check(parsed(kForward), options, 1);
+  EXPECT_TRUE(good.ok) << good.text;
+  EXPECT_EQ(good.implementation, "reference");
+  EXPECT_EQ(good.outputs.size(), 3u);
+  options.implementation = "no such thing";
+  const check::Report refused = check::check(parsed(kForward), options, 1);
+  EXPECT_FALSE(refused.ok);
+  EXPECT_FALSE(refused.status.ok());
+  EXPECT_EQ(refused.text, refused.status.message());
+}
+
+}  // namespace
+}  // namespace sirdar
