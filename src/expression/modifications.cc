@@ -20,8 +20,9 @@ Result<Modifications> parse(const Problem& problem) {
                        std::optional<Program>& program) -> Status {
     if (text.empty()) return {};
     Result<Program> parsed = Program::parse(kind, text, problem.tensors, problem.scalars);
-    if (parsed.ok()) program = std::move(parsed).value();
-    return parsed.status();
+    if (!parsed.ok()) return parsed.status();
+    program = std::move(parsed).value();
+    return {};
   };
   if (Status status = check_names(problem.tensors, problem.scalars); !status.ok()) return status;
   Status status = parse_one(Kind::score_mod, problem.score_mod, modifications.score_mod);
