@@ -28,14 +28,23 @@ struct Bound {
   }
 };
 
+// Smaller fp32 intermediates may be flushed to zero.
+constexpr double kFlushed = 0x1p-126;
+
+// The gradient of a logit: its size without signs, and how far it may be off.
+struct LogitGradient {
+  double size, relative, absolute;
+};
+
 // A pair as rounding sees it.
 struct Conditioned {
   Pair pair;
-  double factor;     // dropout
-  double slope;      // |d logit / d dot|
-  double slope_mod;  // |d logit / d score|
-  double relative;   // allowed relative error of p
-  double abs_pv;     // filled by the backward pass: sum_c |dout_ic v_jc|
+  double factor;          // dropout
+  double slope;           // |d logit / d dot|
+  double slope_mod;       // |d logit / d score|
+  double relative;        // allowed relative error of p
+  double slope_relative;  // and of the slopes, which change with the score
+  double abs_pv;          // filled by the backward pass: sum_c |dout_ic v_jc|
 };
 
 // How a sound implementation rounds, in units of the relative error of p_ij:
@@ -58,7 +67,9 @@ double operand_epsilon(const Problem& problem) { return operand_row(problem).eps
 
 // What an operand loses where it is subnormal in its format (a small weight in fp16), per unit of
 // what it is multiplied with.
-double operand_tiny(const Problem& problem) { return operand_row(problem).min_subnormal(); }
+double operand_tiny(const Problem& problem) {
+  return operand_row(problem).min_subnormal() + kFlushed;
+}
 
 double abs_dot(const Row& a, const Row& b) {
   double sum = 0;
@@ -85,13 +96,16 @@ RowBounds condition(const Call& call, const Item& item, int64_t h, int64_t i, co
     load_row(call.args.k, call.k.offset(item.b, item.k, pair.j, h / problem.group_size()), k_j);
     const double bias = std::abs(reference::bias(call, item, h, i, pair.j));
     const double alibi = std::abs(reference::alibi(call, item, h, i, pair.j));
-    Conditioned one{pair, 1, std::abs(call.logits.derivative(pair.dot)), 1, 0, 0};
+    Conditioned one{pair, 1, std::abs(call.logits.derivative(pair.dot)), 1, 0, 0, 0};
+    const double scaled = std::abs(call.logits.softmax_scale) * abs_dot(q_i, k_j);
     m[n] = one.slope * abs_dot(q_i, k_j) + problem.softcap + bias + alibi;
+    if (problem.softcap > 0) one.slope_relative = 8 * kEps32 * scaled / problem.softcap;
     if (call.score_mod) {
       const expression::Point point{pair.score, item.b, h, i, pair.j, item.q_pos(i)};
       const std::vector<double*> none(problem.tensors.size(), nullptr);
       one.slope_mod = std::abs(call.score_mod->derivative(call.bindings, point, 0, none));
       one.slope *= one.slope_mod;
+      one.slope_relative += 8 * kEps32 * m[n];
       m[n] = m[n] * one.slope_mod + std::abs(pair.logit);
     }
     one.factor = reference::dropout_factor(call, item, h, i, pair.j);
@@ -169,12 +183,21 @@ struct GradientBounds {
   Bound dq{shape.dq.size()}, dk{shape.dk.size()}, dv{shape.dv.size()};
   Bound dbias{shape.dbias.size()}, dsink{shape.dsink.size()};
   std::vector<Bound> dtensors{};
+  RowMap dq_map{}, dk_map{}, dv_map{};
   // One pair's contribution to each expression tensor, cleared after use, to add up sizes not
   // signs.
   std::vector<Row> scratch{};
   std::vector<double*> scratch_data{};
 
   void start() {
+    const Problem& p = call.problem;
+    const auto key_map = [&p](int64_t dim) {
+      return reference::dense_rows(p, p.layout_kv, p.seqlen_k, p.total_k, p.num_heads_kv, dim).map;
+    };
+    dq_map =
+        reference::dense_rows(p, p.layout_q, p.seqlen_q, p.total_q, p.num_heads_q, p.head_dim).map;
+    dk_map = key_map(p.head_dim);
+    dv_map = key_map(p.value_dim());
     for (const Row& gradient : shape.dtensors) {
       dtensors.emplace_back(gradient.size());
       scratch.emplace_back(gradient.size(), 0.0);
@@ -199,22 +222,19 @@ struct GradientBounds {
     const double epsilon_out = row_of(problem.output_dtype()).epsilon();
     const double epsilon_ds = operand_epsilon(problem) - kEps32;
     const double common = kEps32 * (std::abs(row.softmax.lse) + 8) + epsilon_out + epsilon_ds;
-    const auto rows = [&](Layout layout, int64_t seqlen, int64_t total, int64_t heads,
-                          int64_t dim) {
-      return reference::dense_rows(problem, layout, seqlen, total, heads, dim).map;
-    };
     const double tiny = operand_tiny(problem);
-    const size_t dq_at =
-        static_cast<size_t>(rows(problem.layout_q, problem.seqlen_q, problem.total_q,
-                                 problem.num_heads_q, problem.head_dim)
-                                .offset(item.b, item.q, i, h));
-    const RowMap dk_map = rows(problem.layout_kv, problem.seqlen_k, problem.total_k,
-                               problem.num_heads_kv, problem.head_dim);
-    const RowMap dv_map = rows(problem.layout_kv, problem.seqlen_k, problem.total_k,
-                               problem.num_heads_kv, problem.value_dim());
+    const size_t dq_at = static_cast<size_t>(dq_map.offset(item.b, item.q, i, h));
+    // Where out is subnormal in its format, its rounding puts an absolute error into D.
+    double delta_lost = kFlushed;
+    for (const double x : dout_i) {
+      delta_lost += std::abs(x) * row_of(problem.output_dtype()).min_subnormal();
+    }
     for (const Conditioned& one : row.pairs) {
       const Pair& pair = one.pair;
       const double relative = one.relative + common;
+      const LogitGradient dlogit = {pair.weight * (one.abs_pv + delta),
+                                    relative + one.slope_relative,
+                                    kFlushed * (one.abs_pv + delta + 1) + pair.weight * delta_lost};
       load_row(call.args.k, call.k.offset(item.b, item.k, pair.j, head_kv), k_j);
       const size_t dk_at = static_cast<size_t>(dk_map.offset(item.b, item.k, pair.j, head_kv));
       const size_t dv_at = static_cast<size_t>(dv_map.offset(item.b, item.k, pair.j, head_kv));
@@ -222,39 +242,38 @@ struct GradientBounds {
         dv.add(dv_at + c, pair.weight * one.factor * std::abs(dout_i[c]), relative,
                tiny * std::abs(dout_i[c]));
       }
-      const double dlogit = pair.weight * (one.abs_pv + delta);
-      const double ddot = dlogit * one.slope;
+      const double ddot = dlogit.size * one.slope;
       // 1 - tanh^2 near saturation is the difference of two numbers near 1.
-      const double capped = problem.softcap > 0 ? 4 * kEps32 * dlogit * one.slope_mod *
+      const double capped = problem.softcap > 0 ? 4 * kEps32 * dlogit.size * one.slope_mod *
                                                       std::abs(call.logits.softmax_scale)
                                                 : 0;
+      const double absolute = tiny + capped + dlogit.absolute * one.slope;
       for (size_t c = 0; c < q_i.size(); ++c) {
-        dq.add(dq_at + c, ddot * std::abs(k_j[c]), relative, tiny * std::abs(k_j[c]));
-        dk.add(dk_at + c, ddot * std::abs(q_i[c]), relative, tiny * std::abs(q_i[c]));
-        dq.allowed[dq_at + c] += capped * std::abs(k_j[c]);
-        dk.allowed[dk_at + c] += capped * std::abs(q_i[c]);
+        dq.add(dq_at + c, ddot * std::abs(k_j[c]), dlogit.relative, absolute * std::abs(k_j[c]));
+        dk.add(dk_at + c, ddot * std::abs(q_i[c]), dlogit.relative, absolute * std::abs(q_i[c]));
       }
-      add_modifiers(item, h, i, one, dlogit, relative);
+      add_modifiers(item, h, i, one, dlogit);
     }
     if (problem.needs_dsink) {
-      dsink.add(static_cast<size_t>(h), row.softmax.sink_weight * delta,
-                row.sink_relative + common);
+      dsink.add(static_cast<size_t>(h), row.softmax.sink_weight * delta, row.sink_relative + common,
+                row.softmax.sink_weight * delta_lost + kFlushed * (delta + 1));
     }
   }
 
-  void add_modifiers(const Item& item, int64_t h, int64_t i, const Conditioned& one, double dlogit,
-                     double relative) {
+  void add_modifiers(const Item& item, int64_t h, int64_t i, const Conditioned& one,
+                     const LogitGradient& dlogit) {
     const Pair& pair = one.pair;
     if (!shape.dbias.empty()) {
       const int64_t index[] = {item.b, h, i, pair.j};
       dbias.add(static_cast<size_t>(broadcast_offset(call.args.bias, index, true)),
-                dlogit * one.slope_mod, relative);
+                dlogit.size * one.slope_mod, dlogit.relative, dlogit.absolute * one.slope_mod);
     }
     const bool wanted =
         std::any_of(scratch.begin(), scratch.end(), [](const Row& r) { return !r.empty(); });
     if (!wanted || !call.score_mod) return;
     const expression::Point point{pair.score, item.b, h, i, pair.j, item.q_pos(i)};
-    (void)call.score_mod->derivative(call.bindings, point, dlogit, scratch_data);
+    const double relative = dlogit.relative + dlogit.absolute / dlogit.size;
+    (void)call.score_mod->derivative(call.bindings, point, dlogit.size, scratch_data);
     for (size_t t = 0; t < scratch.size(); ++t) {
       for (size_t n = 0; n < scratch[t].size(); ++n) {
         if (scratch[t][n] != 0) dtensors[t].add(n, std::abs(scratch[t][n]), relative);
