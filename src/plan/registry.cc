@@ -1,4 +1,5 @@
 // Which implementations there are, best first. Adding one is a line here.
+#include "cpu/cpu.h"
 #include "plan/implementation.h"
 
 namespace sirdar {
@@ -6,7 +7,10 @@ namespace sirdar {
 extern const Implementation kReference;
 
 std::span<const Implementation* const> implementations() {
-  static const Implementation* const kAll[] = {&kReference};
+  static const Implementation* const kAll[] = {
+      &cpu::kCpuForward,
+      &kReference,
+  };
   return kAll;
 }
 

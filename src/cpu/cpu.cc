@@ -1,0 +1,112 @@
+#include "cpu/cpu.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cpu/dispatch.h"
+#include "cpu/executor.h"
+#include "cpu/forward.h"
+#include "plan/config_fields.h"
+
+namespace sirdar::cpu {
+namespace {
+
+// Positions relative to a block are 32-bit in the kernels.
+constexpr int64_t kMaxSeqlen = int64_t{1} << 30;
+
+Status supports(const Problem& problem, const Device& device) {
+  if (device.kind != DeviceKind::cpu)
+    return {StatusCode::unsupported, fmt::format("runs on a CPU, and {} is a GPU", device.name)};
+  if (std::max(problem.seqlen_q, problem.seqlen_k) > kMaxSeqlen)
+    return {StatusCode::unsupported,
+            fmt::format("takes sequences of up to {} rows", kMaxSeqlen)};
+  return {};
+}
+
+Status check(const ForwardConfig& config) {
+  const auto invalid = [](std::string message) {
+    return Status(StatusCode::invalid_argument, "knobs: " + std::move(message), "knobs");
+  };
+  const int width = kMaxVectors * kernels_for(config.isa).lanes;
+  if (config.block_m < width || config.block_m > 1024 || config.block_m % width != 0)
+    return invalid(fmt::format("block_m={} is not a multiple of {} up to 1024; choose one.",
+                               config.block_m, width));
+  if (config.block_n < 8 || config.block_n > 1024 || config.block_n % 8 != 0)
+    return invalid(fmt::format("block_n={} is not a multiple of 8 up to 1024; choose one.",
+                               config.block_n));
+  if (config.split_n < 1 || config.split_n > 1 << 20)
+    return invalid(fmt::format("split_n={} is not from 1 to {} blocks; choose one that is.",
+                               config.split_n, 1 << 20));
+  if (config.num_threads < 1 || config.num_threads > kMaxThreads)
+    return invalid(fmt::format("num_threads={} is not from 1 to {}; choose one that is.",
+                               config.num_threads, kMaxThreads));
+  return {};
+}
+
+// Query rows per tile: large tiles read K and V less often, small ones keep all threads busy.
+int32_t choose_block_m(const Problem& problem, int width) {
+  const int64_t rows = problem.seqlen_q * problem.group_size();
+  const int largest = problem.head_dim <= 128 ? 512 : 256;
+  int block_m = std::max(largest, width);
+  const auto tiles = [&](int rows_per_tile) {
+    return problem.batch * problem.num_heads_kv * ((rows + rows_per_tile - 1) / rows_per_tile);
+  };
+  while (block_m / 2 >= width && (tiles(block_m) < 32 || rows <= block_m / 2)) block_m /= 2;
+  return block_m;
+}
+
+Result<Config> configure(const Problem& problem, const Device& device,
+                         const PlanOptions& options) {
+  const Result<Isa> isa = choose_isa(device, options.isa);
+  if (!isa.ok()) return isa.status();
+  ForwardConfig config;
+  config.isa = isa.value();
+  config.block_m = choose_block_m(problem, kMaxVectors * kernels_for(config.isa).lanes);
+  config.block_n = problem.head_dim <= 128 ? 256 : 128;
+  config.split_n = 1024 / config.block_n;
+  config.num_threads = std::min(device.num_threads, kMaxThreads);
+  if (Status status = override_fields(config, options.knobs); !status.ok()) return status;
+  if (config.isa != isa.value()) {
+    const Result<Isa> forced = choose_isa(device, std::string(name_of(config.isa)));
+    if (!forced.ok()) return forced.status();
+  }
+  if (Status status = check(config); !status.ok()) return status;
+  return Config::of(config);
+}
+
+std::string print(const Config& config) { return print_fields(config.as<ForwardConfig>()); }
+
+size_t workspace_bytes(const Problem& problem, const Config& config) {
+  return forward_workspace_bytes(problem, config.as<ForwardConfig>());
+}
+
+Status run(const Plan::State& state, const Args& args, Stream) {
+  const ForwardConfig config = state.config.as<ForwardConfig>();
+  // A plan may have been made for a recorded machine.
+  static const Device host = Device::host();
+  if (const Result<Isa> isa = choose_isa(host, std::string(name_of(config.isa))); !isa.ok())
+    return isa.status();
+  const Executor* executor = state.options.executor;
+  run_forward(ForwardCall(state.problem, config, args),
+              executor != nullptr ? *executor : default_executor());
+  return {};
+}
+
+}  // namespace
+
+const Implementation kCpuForward = {
+    .name = "cpu.forward",
+    .understands = feature::gqa | feature::head_dim_v | feature::ragged_q | feature::ragged_kv |
+                   feature::seqused_q | feature::seqused_k | feature::causal | feature::window |
+                   feature::chunk | feature::document | feature::mask_tensor | feature::softcap |
+                   feature::bias | feature::alibi | feature::sink | feature::lse |
+                   feature::max_logit | feature::top_left | feature::dtype_fp32,
+    .supports = supports,
+    .configure = configure,
+    .print = print,
+    .workspace_bytes = workspace_bytes,
+    .run = run,
+};
+
+}  // namespace sirdar::cpu

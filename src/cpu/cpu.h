@@ -1,0 +1,10 @@
+// What the registry knows of this folder.
+#pragma once
+
+#include "plan/implementation.h"
+
+namespace sirdar::cpu {
+
+extern const Implementation kCpuForward;
+
+}  // namespace sirdar::cpu

@@ -1,0 +1,52 @@
+#include "cpu/dispatch.h"
+
+#include <fmt/format.h>
+
+namespace sirdar::cpu {
+namespace {
+
+// Instruction sets with kernels in this build, and what of it a device of `best` may run: newer sets
+// of one family contain the older; neon and the x86 sets are unrelated.
+bool may_run(Isa isa, Isa best) {
+  switch (isa) {
+    case Isa::scalar:
+      return true;
+#if defined(__x86_64__)
+    case Isa::avx2:
+      return best == Isa::avx2 || best == Isa::avx512 || best == Isa::avx512_bf16;
+    case Isa::avx512:
+      return best == Isa::avx512 || best == Isa::avx512_bf16;
+#endif
+    default:
+      return false;
+  }
+}
+
+constexpr Isa kBestFirst[] = {Isa::avx512, Isa::avx2, Isa::scalar};
+
+}  // namespace
+
+Result<Isa> choose_isa(const Device& device, const std::string& forced) {
+  std::string usable;
+  for (const Isa isa : kBestFirst) {
+    if (!may_run(isa, device.isa)) continue;
+    if (forced.empty() || forced == name_of(isa)) return isa;
+    usable += fmt::format("{}{}", usable.empty() ? "" : ", ", name_of(isa));
+  }
+  return Status(StatusCode::unsupported,
+                fmt::format("isa: '{}' cannot be used by cpu.forward on '{}', whose best is {}; use one "
+                            "of {}, or leave it out.",
+                            forced, device.name, name_of(device.isa), usable),
+                "isa");
+}
+
+const MicroKernels& kernels_for(Isa isa) {
+#if defined(__x86_64__)
+  if (isa == Isa::avx512) return kAvx512Kernels;
+  if (isa == Isa::avx2) return kAvx2Kernels;
+#endif
+  static_cast<void>(isa);
+  return kScalarKernels;
+}
+
+}  // namespace sirdar::cpu

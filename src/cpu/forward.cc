@@ -1,0 +1,173 @@
+#include "cpu/forward.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/geometry.h"
+#include "cpu/dispatch.h"
+#include "cpu/forward_tile.h"
+
+namespace sirdar::cpu {
+namespace {
+
+// Fewer tiles than this and long keys are split between threads. A constant, so that memory and work
+// follow from the problem and not from the machine.
+constexpr int64_t kEnoughTiles = 32;
+constexpr int64_t kMaxSegments = 32;
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Where the pieces of a workspace lie: slots, then the states of split tiles.
+struct Workspace {
+  size_t slot_bytes = 0, state_bytes = 0;
+  size_t total = 0;
+  std::byte* base = nullptr;
+
+  Workspace(const TileShape& shape, const WorkGrid& grid, int num_slots, void* memory)
+      : base(static_cast<std::byte*>(memory)) {
+    Carver slot(nullptr), state(nullptr);
+    Scratch{slot, shape};
+    AccumulatorState{state, shape};
+    slot_bytes = slot.used();
+    state_bytes = state.used();
+    num_slots_ = static_cast<size_t>(num_slots);
+    total = num_slots_ * slot_bytes;
+    if (grid.is_split())
+      total += static_cast<size_t>(grid.num_tiles() * grid.segments) * state_bytes;
+  }
+  Scratch scratch(int slot, const TileShape& shape) const {
+    Carver carver(base + static_cast<size_t>(slot) * slot_bytes);
+    return Scratch(carver, shape);
+  }
+  AccumulatorState state(int64_t index, const TileShape& shape) const {
+    Carver carver(base + num_slots_ * slot_bytes + static_cast<size_t>(index) * state_bytes);
+    return AccumulatorState(carver, shape);
+  }
+
+ private:
+  size_t num_slots_ = 0;
+};
+
+struct Work {
+  const ForwardCall& call;
+  Workspace workspace;
+
+  // All segments of one tile.
+  static void whole_tile(void* arg, int64_t index, int slot) {
+    const Work& work = *static_cast<const Work*>(arg);
+    Scratch scratch = work.workspace.scratch(slot, work.call.shape);
+    Tile tile(work.call, scratch, index);
+    tile.load_queries();
+    tile.reset(scratch.total);
+    for (int64_t segment = 0; segment < tile.num_segments(); ++segment) {
+      if (segment == 0) {
+        tile.accumulate(segment, scratch.total);
+      } else {
+        tile.accumulate(segment, scratch.segment);
+        tile.merge(scratch.total, scratch.segment);
+      }
+    }
+    tile.write(scratch.total);
+  }
+
+  static void one_segment(void* arg, int64_t index, int slot) {
+    const Work& work = *static_cast<const Work*>(arg);
+    const int64_t segments = work.call.grid.segments;
+    Scratch scratch = work.workspace.scratch(slot, work.call.shape);
+    Tile tile(work.call, scratch, index / segments);
+    if (index % segments >= tile.num_segments()) return;
+    tile.load_queries();
+    AccumulatorState state = work.workspace.state(index, work.call.shape);
+    tile.accumulate(index % segments, state);
+  }
+
+  static void merge_tile(void* arg, int64_t index, int slot) {
+    const Work& work = *static_cast<const Work*>(arg);
+    Scratch scratch = work.workspace.scratch(slot, work.call.shape);
+    Tile tile(work.call, scratch, index);
+    tile.load_queries();
+    tile.reset(scratch.total);
+    for (int64_t segment = 0; segment < tile.num_segments(); ++segment) {
+      tile.merge(scratch.total,
+                 work.workspace.state(index * work.call.grid.segments + segment, work.call.shape));
+    }
+    tile.write(scratch.total);
+  }
+};
+
+}  // namespace
+
+Segments segments_of(int64_t seqlen_k, const ForwardConfig& config) {
+  const int64_t least = int64_t{config.split_n} * config.block_n;
+  const int64_t even = ceil_div(ceil_div(seqlen_k, kMaxSegments), config.block_n) * config.block_n;
+  const int64_t keys = std::max(least, even);
+  return {keys, ceil_div(seqlen_k, keys)};
+}
+
+WorkGrid work_grid(const Problem& problem, const ForwardConfig& config) {
+  WorkGrid grid;
+  grid.batch = problem.batch;
+  grid.num_heads_kv = problem.num_heads_kv;
+  grid.tiles = ceil_div(problem.seqlen_q * problem.group_size(), config.block_m);
+  if (grid.num_tiles() < kEnoughTiles) {
+    // Shorter sequences of the batch have at most as many segments as the longest.
+    grid.segments = std::max<int64_t>(1, segments_of(problem.seqlen_k, config).count);
+  }
+  return grid;
+}
+
+TileShape tile_shape(const Problem& problem, const ForwardConfig& config) {
+  const MicroKernels& kernels = kernels_for(config.isa);
+  TileShape shape;
+  shape.width = kMaxVectors * kernels.lanes;
+  shape.num_panels = config.block_m / shape.width;
+  shape.block_n = config.block_n;
+  shape.head_dim = static_cast<int>(problem.head_dim);
+  shape.head_dim_v = static_cast<int>(problem.value_dim());
+  shape.rows = kernels.rows;
+  shape.has_bias = problem.has_bias || problem.has_mask_tensor;
+  return shape;
+}
+
+ForwardCall::ForwardCall(const Problem& problem_in, const ForwardConfig& config_in,
+                         const Args& args_in)
+    : problem(problem_in),
+      config(config_in),
+      args(args_in),
+      kernels(kernels_for(config.isa)),
+      shape(tile_shape(problem, config)),
+      grid(work_grid(problem, config)),
+      query(query_extents(problem, args)),
+      key(key_extents(problem, args)),
+      q(row_map(args.q, problem.layout_q)),
+      k(row_map(args.k, problem.layout_kv)),
+      v(row_map(args.v, problem.layout_kv)),
+      out(row_map(args.out, problem.layout_q)) {
+  if (problem.needs_lse) lse = row_statistics_map(args.lse, problem.layout_q);
+  if (problem.needs_max_logit) max_logit = row_statistics_map(args.max_logit, problem.layout_q);
+  // q * scale neither overflows nor loses digits to underflow that its product with k would show.
+  const float scale = problem.scale();
+  const bool is_gentle = std::fabs(scale) <= 1 && std::fabs(scale) >= 0x1p-24f;
+  (is_gentle ? query_scale : score_scale) = scale;
+  has_logit_terms = !is_gentle || problem.softcap > 0 || problem.has_alibi || shape.has_bias;
+}
+
+size_t forward_workspace_bytes(const Problem& problem, const ForwardConfig& config) {
+  return Workspace(tile_shape(problem, config), work_grid(problem, config), config.num_threads,
+                   nullptr)
+      .total;
+}
+
+void run_forward(const ForwardCall& call, const Executor& executor) {
+  const int slots = call.config.num_threads;
+  Work work{call, Workspace(call.shape, call.grid, slots, call.args.workspace)};
+  const auto run = [&](int64_t count, Executor::Function fn) {
+    executor.parallel_for(executor.context, count, slots, fn, &work);
+  };
+  const int64_t tiles = call.grid.num_tiles();
+  if (!call.grid.is_split()) return run(tiles, Work::whole_tile);
+  run(tiles * call.grid.segments, Work::one_segment);
+  run(tiles, Work::merge_tile);
+}
+
+}  // namespace sirdar::cpu

@@ -1,0 +1,49 @@
+// One forward call: the problem, the caller's memory as plain structs, and how the work is cut.
+#pragma once
+
+#include <sirdar/plan.hpp>
+
+#include "cpu/forward_config.h"
+#include "cpu/microkernel.h"
+#include "cpu/scratch.h"
+#include "shared/extents.h"
+
+namespace sirdar::cpu {
+
+// A tile is block_m rows of the queries that share a K/V head: row r stands for query position
+// r / group_size and query head r % group_size of the group, so short sequences still fill lanes.
+// Keys come in segments whose states are merged in order, whether one item computes all segments of a
+// tile (the usual case) or each has its own (few tiles): the bits are the same.
+struct WorkGrid {
+  int64_t batch = 0, num_heads_kv = 0, tiles = 0;
+  int64_t segments = 1;  // items per tile
+  bool is_split() const { return segments > 1; }
+  int64_t num_tiles() const { return batch * num_heads_kv * tiles; }
+};
+WorkGrid work_grid(const Problem& problem, const ForwardConfig& config);
+
+// How the keys of a sequence are cut: depends on its own length only. `keys` is a multiple of block_n.
+struct Segments {
+  int64_t keys = 0, count = 0;
+};
+Segments segments_of(int64_t seqlen_k, const ForwardConfig& config);
+
+TileShape tile_shape(const Problem& problem, const ForwardConfig& config);
+
+struct ForwardCall {
+  const Problem& problem;
+  const ForwardConfig& config;
+  const Args& args;
+  const MicroKernels& kernels;
+  TileShape shape;
+  WorkGrid grid;
+  Extents query, key;
+  RowMap q, k, v, out, lse, max_logit;
+  // The scale goes into the packed queries where that cannot overflow, else onto the scores.
+  float query_scale = 1, score_scale = 1;
+  bool has_logit_terms = false;  // more than the dot product with scaled queries
+
+  ForwardCall(const Problem& problem, const ForwardConfig& config, const Args& args);
+};
+
+}  // namespace sirdar::cpu

@@ -1,0 +1,27 @@
+// What the CPU forward chooses for a problem. Results depend on isa, block_n and split_n only; these
+// follow from the machine and the head dimensions, never from threads or from the rest of a batch.
+#pragma once
+
+#include <sirdar/device.hpp>
+
+namespace sirdar::cpu {
+
+struct ForwardConfig {
+  Isa isa = Isa::scalar;
+  int32_t block_m = 0;      // query rows per tile, a multiple of the panel width
+  int32_t block_n = 0;      // key rows per block, a multiple of 8
+  int32_t split_n = 0;      // fewest keys in a segment that another thread may take, in blocks
+  int32_t num_threads = 1;  // slots of scratch memory
+  bool operator==(const ForwardConfig&) const = default;
+};
+
+template <class C, class Visit>
+constexpr void fields(C& config, Visit visit) {
+  visit("isa", config.isa);
+  visit("block_m", config.block_m);
+  visit("block_n", config.block_n);
+  visit("split_n", config.split_n);
+  visit("num_threads", config.num_threads);
+}
+
+}  // namespace sirdar::cpu

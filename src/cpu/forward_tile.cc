@@ -1,0 +1,352 @@
+#include "cpu/forward_tile.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "core/geometry.h"
+
+namespace sirdar::cpu {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+}  // namespace
+
+Tile::Tile(const ForwardCall& call, Scratch& scratch, int64_t tile)
+    : call_(call), scratch_(scratch), terms_(call, scratch) {
+  const WorkGrid& grid = call.grid;
+  const int64_t block_m = call.config.block_m;
+  b_ = tile / grid.tiles / grid.num_heads_kv;
+  head_kv_ = tile / grid.tiles % grid.num_heads_kv;
+  // Longest first: under a causal mask the last queries see the most keys.
+  first_row_ = (grid.tiles - 1 - tile % grid.tiles) * block_m;
+  q_ = call.query.sequence(b_);
+  k_ = call.key.sequence(b_);
+  const auto rows_here = [&](int64_t length) {
+    return static_cast<int>(std::clamp<int64_t>(length * group() - first_row_, 0, block_m));
+  };
+  num_rows_ = rows_here(q_.stored);
+  num_live_ = rows_here(q_.length);
+  num_panels_ = (num_live_ + call.shape.width - 1) / call.shape.width;
+  mask_ = structured_mask(call.problem.mask, q_.length, k_.length);
+  segments_ = segments_of(k_.length, call.config);
+}
+
+Tile::Panel Tile::panel(int index) const {
+  Panel result;
+  result.index = index;
+  result.first_lane = index * call_.shape.width;
+  result.num_lanes = std::min(call_.shape.width, num_live_ - result.first_lane);
+  result.vectors = result.num_lanes <= call_.kernels.lanes ? 1 : kMaxVectors;
+  result.width = result.vectors * call_.kernels.lanes;
+  result.rows = {query_of(result.first_lane),
+                 query_of(result.first_lane + result.num_lanes - 1) + 1};
+  if (call_.problem.has_document) {
+    result.documents_q = document_range(scratch_.document_q + result.first_lane, result.num_lanes);
+  }
+  return result;
+}
+
+void Tile::load_queries() {
+  const float* q = static_cast<const float*>(call_.args.q.data);
+  for (int lane = 0; lane < num_panels_ * call_.shape.width; ++lane) {
+    scratch_.factor[lane] = call_.query_scale;
+    scratch_.from_rows[lane] = nullptr;
+    scratch_.lo[lane] = scratch_.hi[lane] = 0;
+    if (lane >= num_live_) continue;
+    const int64_t i = query_of(lane), h = head_of(lane);
+    scratch_.from_rows[lane] = q + call_.q.offset(b_, q_, i, h);
+    scratch_.lo[lane] = mask_.lo(i);
+    scratch_.hi[lane] = mask_.hi(i);
+    terms_.set_lane(lane, b_, h, i, i + k_.length - q_.length);
+  }
+  for (int index = 0; index < num_panels_; ++index) {
+    const Panel one = panel(index);
+    const int64_t head_dim = call_.shape.head_dim;
+    call_.kernels.pack[one.vectors - 1]({.from_rows = scratch_.from_rows + one.first_lane,
+                                         .panel = scratch_.q + one.first_lane * head_dim,
+                                         .factor = scratch_.factor + one.first_lane,
+                                         .length = call_.shape.head_dim});
+  }
+}
+
+void Tile::reset(AccumulatorState& state) const {
+  std::fill_n(state.has_keys, call_.shape.num_panels, 0);
+  std::fill_n(state.row_max, call_.shape.num_lanes(), -kInf);
+  std::fill_n(state.row_sum, call_.shape.num_lanes(), 0.0f);
+}
+
+void Tile::accumulate(int64_t segment, AccumulatorState& state) {
+  reset(state);
+  if (num_live_ == 0) return;
+  Range seen = key_range(mask_, Range{query_of(0), query_of(num_live_ - 1) + 1});
+  seen.begin = max_of(seen.begin, segment * segments_.keys);
+  seen.end = min_of(seen.end, min_of((segment + 1) * segments_.keys, k_.length));
+  const Position block_n = call_.config.block_n;
+  for (Position begin = seen.begin / block_n * block_n; begin < seen.end; begin += block_n) {
+    Block block;
+    block.keys = {begin, min_of(begin + block_n, k_.length)};
+    block.next = {block.keys.end, min_of(block.keys.end + block_n, seen.end)};
+    prepare_block(block);
+    if (block.num_panels == 0) continue;
+    for (int index = 0; index < num_panels_; ++index) run_panel(panel(index), block, state);
+  }
+}
+
+void Tile::prepare_block(Block& block) {
+  block.k = static_cast<const float*>(call_.args.k.data) +
+            call_.k.offset(b_, k_, block.keys.begin, head_kv_);
+  block.v = static_cast<const float*>(call_.args.v.data) +
+            call_.v.offset(b_, k_, block.keys.begin, head_kv_);
+  if (call_.problem.has_document) block.documents_k = terms_.load_documents(b_, block.keys);
+  for (int index = 0; index < num_panels_; ++index) {
+    Range keys;
+    const Cover cover = visible_part(panel(index), block, keys);
+    block.num_panels += cover != Cover::none;
+    block.has_part |= cover == Cover::part;
+  }
+  if (block.num_panels > 0) prepare_values(block);
+}
+
+Cover Tile::visible_part(const Panel& panel, const Block& block, Range& keys) const {
+  const Range seen = key_range(mask_, panel.rows);
+  keys = {max_of(seen.begin, block.keys.begin), min_of(seen.end, block.keys.end)};
+  if (keys.empty()) return Cover::none;
+  // A multiple of four keys into the block: sums over keys are grouped by that (kernels.inl).
+  keys.begin -= (keys.begin - block.keys.begin) % 4;
+  Cover cover = coverage(mask_, panel.rows, keys);
+  if (call_.problem.has_document)
+    cover = both(cover, coverage(panel.documents_q, block.documents_k));
+  // A tensor that is read pair by pair may mask any of them.
+  if (terms_.has_pair_tensors()) cover = both(cover, Cover::part);
+  return cover;
+}
+
+// A NaN or infinity times the weight 0 of a masked pair would be a NaN: where pairs are masked, such
+// rows of V are left out of the copy and added pair by pair (add_nonfinite_values).
+void Tile::prepare_values(Block& block) {
+  const MicroKernels& kernels = call_.kernels;
+  const int64_t stride = call_.v.stride_row;
+  const int num_keys = static_cast<int>(block.keys.size());
+  const int columns = call_.shape.head_dim_v, rows = kernels.rows;
+  block.is_finite =
+      !block.has_part || !kernels.has_nonfinite(block.v, stride, num_keys, columns);
+  block.is_packed = block.num_panels > 1 || !block.is_finite;  // for one panel it does not pay
+  if (!block.is_packed) return;
+  kernels.pack_k({block.k, call_.k.stride_row, scratch_.keys, num_keys, call_.shape.head_dim});
+  kernels.pack_v({block.v, stride, scratch_.values, call_.shape.value_stride(), num_keys, columns});
+  if (block.is_finite) return;
+  for (int j = 0; j < num_keys; ++j) {
+    if (!kernels.has_nonfinite(block.v + j * stride, stride, 1, columns)) continue;
+    for (int c = 0; c < columns; c += rows) {
+      std::fill_n(scratch_.values + c / rows * call_.shape.value_stride() + j * rows, rows, 0.0f);
+    }
+  }
+}
+
+void Tile::run_panel(const Panel& panel, const Block& block, AccumulatorState& state) {
+  Range keys;
+  const Cover cover = visible_part(panel, block, keys);
+  if (cover == Cover::none) return;
+  const MicroKernels& kernels = call_.kernels;
+  const int64_t head_dim = call_.shape.head_dim, stride = call_.k.stride_row;
+  const int num_keys = static_cast<int>(keys.size());
+  float* row_max = state.row_max + panel.first_lane;
+  QkArgs qk{.q = scratch_.q + panel.first_lane * head_dim,
+            .scores = scratch_.scores,
+            .max_in = row_max,
+            .max_out = scratch_.new_max,
+            .num_keys = num_keys,
+            .head_dim = call_.shape.head_dim};
+  const int64_t rows = kernels.rows, skipped = keys.begin - block.keys.begin;
+  if (block.is_packed && skipped % rows == 0) {
+    qk.k = scratch_.keys + skipped * head_dim;
+    qk.block_stride = rows * head_dim;
+    qk.row_stride = 1;
+    qk.column_stride = rows;
+  } else {
+    qk.k = block.k + skipped * stride;
+    qk.block_stride = rows * stride;
+    qk.row_stride = stride;
+    qk.column_stride = 1;
+  }
+  prefetch(panel, block, qk);
+  kernels.qk[panel.vectors - 1](qk);
+  if (call_.has_logit_terms || cover == Cover::part) {
+    apply_logits(panel, block, keys, cover, row_max);
+  }
+  kernels.softmax[panel.vectors - 1]({.scores = scratch_.scores,
+                                      .max_in = row_max,
+                                      .max_out = scratch_.new_max,
+                                      .row_sum = state.row_sum + panel.first_lane,
+                                      .alpha = scratch_.alpha,
+                                      .num_keys = num_keys});
+  add_values(panel, block, keys, cover, state);
+  std::copy_n(scratch_.new_max, panel.width, row_max);
+  state.has_keys[panel.index] = 1;
+}
+
+// Each panel asks for its share of the next block, so that packing it finds it in the cache.
+void Tile::prefetch(const Panel& panel, const Block& block, QkArgs& args) const {
+  const int64_t share = (args.num_keys + call_.kernels.rows - 1) / call_.kernels.rows;
+  const int64_t first = panel.index * share;
+  const int num_rows = static_cast<int>(std::clamp<int64_t>(block.next.size() - first, 0, share));
+  const int64_t ahead = block.next.begin - block.keys.begin + first;
+  args.next_k = {block.k + ahead * call_.k.stride_row, call_.k.stride_row, num_rows,
+                 call_.shape.head_dim};
+  args.next_v = {block.v + ahead * call_.v.stride_row, call_.v.stride_row, num_rows,
+                 call_.shape.head_dim_v};
+}
+
+void Tile::apply_logits(const Panel& panel, const Block& block, Range keys, Cover cover,
+                        const float* max_in) {
+  LogitArgs args{.scores = scratch_.scores,
+                 .max_in = max_in,
+                 .max_out = scratch_.new_max,
+                 .num_keys = static_cast<int>(keys.size()),
+                 .scale = call_.score_scale,
+                 .softcap = call_.problem.softcap};
+  if (cover == Cover::part) {
+    const auto in_run = [&](int64_t key) {
+      return static_cast<int32_t>(std::clamp<int64_t>(key - keys.begin, 0, keys.size()));
+    };
+    for (int lane = 0; lane < panel.width; ++lane) {
+      scratch_.lo_in_block[lane] = in_run(scratch_.lo[panel.first_lane + lane]);
+      scratch_.hi_in_block[lane] = in_run(scratch_.hi[panel.first_lane + lane]);
+    }
+    args.lo = scratch_.lo_in_block;
+    args.hi = scratch_.hi_in_block;
+    if (call_.problem.has_document) {
+      args.document_q = scratch_.document_q + panel.first_lane;
+      args.document_k = scratch_.document_k + (keys.begin - block.keys.begin);
+    }
+  }
+  terms_.fill(args, panel.first_lane, panel.num_lanes, panel.width, keys);
+  call_.kernels.logits[panel.vectors - 1](args);
+}
+
+void Tile::add_values(const Panel& panel, const Block& block, Range keys, Cover cover,
+                      AccumulatorState& state) {
+  const int64_t skipped = keys.begin - block.keys.begin, stride = call_.v.stride_row;
+  const int rows = call_.kernels.rows;
+  // A panel that sees every key takes non-finite values as they are.
+  const bool use_copy = block.is_packed && (block.is_finite || cover == Cover::part);
+  const int64_t head_dim_v = call_.shape.head_dim_v;
+  call_.kernels.pv[panel.vectors - 1](
+      {.v = use_copy ? scratch_.values + skipped * rows : block.v + skipped * stride,
+       .row_stride = use_copy ? rows : stride,
+       .block_stride = use_copy ? call_.shape.value_stride() : rows,
+       .p = scratch_.scores,
+       .alpha = scratch_.alpha,
+       .out = state.out + panel.first_lane * head_dim_v,
+       .is_first = state.has_keys[panel.index] == 0,
+       .num_keys = static_cast<int>(keys.size()),
+       .head_dim_v = call_.shape.head_dim_v});
+  if (!block.is_finite && cover == Cover::part) add_nonfinite_values(panel, block, keys, state);
+}
+
+bool Tile::is_visible(const Panel& panel, const Block& block, Range keys, int lane,
+                      int64_t key) const {
+  const int at = panel.first_lane + lane;
+  if (key < scratch_.lo[at] || key >= scratch_.hi[at]) return false;
+  if (call_.problem.has_document &&
+      scratch_.document_q[at] != scratch_.document_k[key - block.keys.begin])
+    return false;
+  return !terms_.has_pair_tensors() ||
+         scratch_.bias[(key - keys.begin) * panel.width + lane] != -kInf;
+}
+
+void Tile::add_nonfinite_values(const Panel& panel, const Block& block, Range keys,
+                                AccumulatorState& state) const {
+  const int columns = call_.shape.head_dim_v;
+  float* out = state.out + static_cast<int64_t>(panel.first_lane) * columns;
+  for (int64_t key = keys.begin; key < keys.end; ++key) {
+    const float* v = block.v + (key - block.keys.begin) * call_.v.stride_row;
+    if (!call_.kernels.has_nonfinite(v, columns, 1, columns)) continue;
+    const float* p = scratch_.scores + (key - keys.begin) * panel.width;
+    for (int lane = 0; lane < panel.num_lanes; ++lane) {
+      if (!is_visible(panel, block, keys, lane, key)) continue;
+      for (int c = 0; c < columns; ++c) out[c * panel.width + lane] += p[lane] * v[c];
+    }
+  }
+}
+
+void Tile::merge(AccumulatorState& total, const AccumulatorState& state) const {
+  const int64_t head_dim_v = call_.shape.head_dim_v;
+  for (int index = 0; index < num_panels_; ++index) {
+    if (state.has_keys[index] == 0) continue;
+    const Panel one = panel(index);
+    const int64_t lane = one.first_lane;
+    if (total.has_keys[index] == 0) {
+      std::copy_n(state.out + lane * head_dim_v, one.width * head_dim_v,
+                  total.out + lane * head_dim_v);
+      std::copy_n(state.row_max + lane, one.width, total.row_max + lane);
+      std::copy_n(state.row_sum + lane, one.width, total.row_sum + lane);
+      total.has_keys[index] = 1;
+      continue;
+    }
+    call_.kernels.merge[one.vectors - 1]({.out_a = total.out + lane * head_dim_v,
+                                          .max_a = total.row_max + lane,
+                                          .sum_a = total.row_sum + lane,
+                                          .out_b = state.out + lane * head_dim_v,
+                                          .max_b = state.row_max + lane,
+                                          .sum_b = state.row_sum + lane,
+                                          .head_dim_v = call_.shape.head_dim_v});
+  }
+}
+
+void Tile::write(const AccumulatorState& state) {
+  for (int lane = 0; lane < num_panels_ * call_.shape.width; ++lane) {
+    scratch_.to_rows[lane] = nullptr;
+  }
+  for (int lane = 0; lane < num_rows_; ++lane) {
+    const bool has_keys = lane < num_live_ && state.has_keys[lane / call_.shape.width] != 0;
+    write_row(lane, has_keys ? state.row_max[lane] : -kInf, has_keys ? state.row_sum[lane] : 0);
+  }
+  for (int index = 0; index < num_panels_; ++index) {
+    const Panel one = panel(index);
+    const int64_t head_dim_v = call_.shape.head_dim_v;
+    call_.kernels.unpack[one.vectors - 1]({.to_rows = scratch_.to_rows + one.first_lane,
+                                           .panel = state.out + one.first_lane * head_dim_v,
+                                           .factor = scratch_.factor + one.first_lane,
+                                           .length = call_.shape.head_dim_v});
+  }
+}
+
+// lse and max_logit of a row; the factor that normalises its out, 0 for an empty row.
+void Tile::write_row(int lane, float row_max, float row_sum) {
+  const bool is_live = lane < num_live_;
+  const int64_t i = query_of(lane), h = head_of(lane);
+  float* out = static_cast<float*>(call_.args.out.data) + call_.out.offset(b_, q_, i, h);
+  double base = row_max, sum = row_sum, weight = 1;
+  if (is_live && call_.problem.has_sink) {
+    const TensorView& sinks = call_.args.sink;
+    const float sink = static_cast<const float*>(sinks.data)[h * stride_or_zero(sinks, 0)];
+    // A NaN in either must come through.
+    base = std::isnan(sink) || sink > row_max ? sink : row_max;
+    if (base != -kInf) {
+      weight = row_sum == 0 ? 0 : std::exp(row_max - base);
+      sum = row_sum * weight + std::exp(sink - base);
+    }
+  }
+  const bool is_empty = sum == 0;
+  if (call_.problem.needs_lse) {
+    static_cast<float*>(call_.args.lse.data)[call_.lse.offset(b_, q_, i, h)] =
+        is_empty ? -kInf : static_cast<float>(base + std::log(sum));
+  }
+  if (call_.problem.needs_max_logit) {
+    const bool is_nan = std::isnan(row_sum) && row_max < kInf;
+    static_cast<float*>(call_.args.max_logit.data)[call_.max_logit.offset(b_, q_, i, h)] =
+        is_nan ? std::numeric_limits<float>::quiet_NaN() : row_max;
+  }
+  if (lane < num_panels_ * call_.shape.width) {
+    scratch_.to_rows[lane] = out;
+    scratch_.factor[lane] =
+        is_empty || row_sum == 0 ? 0 : static_cast<float>(weight / sum);
+  } else {
+    std::fill_n(out, call_.shape.head_dim_v, 0.0f);
+  }
+}
+
+}  // namespace sirdar::cpu

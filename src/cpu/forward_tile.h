@@ -1,0 +1,75 @@
+// One tile of the forward pass: queries in lanes, keys in blocks, softmax on line. The arithmetic of a
+// lane depends on nothing but its own query, keys and masks: not on its neighbours, threads or strides.
+#pragma once
+
+#include "cpu/forward_call.h"
+#include "cpu/logit_terms.h"
+
+namespace sirdar::cpu {
+
+class Tile {
+ public:
+  Tile(const ForwardCall& call, Scratch& scratch, int64_t tile);
+
+  int64_t num_segments() const { return segments_.count; }
+  void load_queries();
+  void reset(AccumulatorState& state) const;
+  // The keys of one segment, from nothing.
+  void accumulate(int64_t segment, AccumulatorState& state);
+  // total <- total with the keys of `state`; where total has none it becomes `state`.
+  void merge(AccumulatorState& total, const AccumulatorState& state) const;
+  // Normalises and writes out, lse and max_logit of every row the caller owns.
+  void write(const AccumulatorState& state);
+
+ private:
+  // Up to `width` rows that take part, in one or two vectors.
+  struct Panel {
+    int index, first_lane, num_lanes;
+    int vectors, width;
+    Range rows;                 // their query positions
+    DocumentRange documents_q;
+  };
+  struct Block {
+    Range keys;
+    const float* k;
+    const float* v;
+    DocumentRange documents_k;
+    int num_panels = 0;     // that see any of it
+    bool has_part = false;  // some see only a part
+    bool is_packed = false;    // both are in scratch too
+    bool is_finite = true;     // V, where has_part
+    Range next;                // keys to come
+  };
+
+  int group() const { return static_cast<int>(call_.problem.group_size()); }
+  int64_t query_of(int lane) const { return (first_row_ + lane) / group(); }
+  int64_t head_of(int lane) const { return head_kv_ * group() + (first_row_ + lane) % group(); }
+  Panel panel(int index) const;
+  void prepare_block(Block& block);
+  // Keys of the block that a panel computes, and how much of them it sees.
+  Cover visible_part(const Panel& panel, const Block& block, Range& keys) const;
+  void prepare_values(Block& block);
+  void run_panel(const Panel& panel, const Block& block, AccumulatorState& state);
+  void prefetch(const Panel& panel, const Block& block, QkArgs& args) const;
+  void apply_logits(const Panel& panel, const Block& block, Range keys, Cover cover,
+                    const float* max_in);
+  void add_values(const Panel& panel, const Block& block, Range keys, Cover cover,
+                  AccumulatorState& state);
+  void add_nonfinite_values(const Panel& panel, const Block& block, Range keys,
+                            AccumulatorState& state) const;
+  bool is_visible(const Panel& panel, const Block& block, Range keys, int lane, int64_t key) const;
+  void write_row(int lane, float row_max, float row_sum);
+
+  const ForwardCall& call_;
+  Scratch& scratch_;
+  int64_t b_, head_kv_, first_row_;
+  Sequence q_, k_;
+  StructuredMask mask_;
+  Segments segments_;
+  LogitTerms terms_;
+  int num_rows_ = 0;  // of this tile: those the caller owns
+  int num_live_ = 0;  // those that take part
+  int num_panels_ = 0;
+};
+
+}  // namespace sirdar::cpu

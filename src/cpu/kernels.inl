@@ -1,0 +1,409 @@
+// The micro-kernels, written once over the vector layer (simd_*.h) that was included before this file.
+// Included inside a namespace and a target region of each isa_*.cc: nothing here may call an inline
+// function of the standard library, which the linker could keep, compiled for this instruction set.
+// Each kernel is noinline: inlined into a driver, g++ 12 hoists constants and spills accumulators.
+
+// exp(x) for x <= 0, NaN for NaN. Degree 5, relative minimax of 2^f on [-1/2, 1/2] with p(0) = 1, so
+// that exp(0) is 1 exactly; 0 exactly below -87.7, where a float would become denormal.
+inline F exp_of(F x) {
+  const F clamped = max(all(-88.3f), x);
+  // 1.5 * 2^23 rounds to an integer; + 127 makes its low bits the biased exponent.
+  const F magic = all(12583039.0f);
+  const F biased = fma(clamped, all(1.44269504f), magic);
+  const F f = log2_fraction(clamped, sub(biased, magic));
+  F p = fma(all(1.326472717e-3f), f, all(9.671512642e-3f));
+  p = fma(p, f, all(5.550733743e-2f));
+  p = fma(p, f, all(2.402224209e-1f));
+  p = fma(p, f, all(6.931469776e-1f));
+  p = fma(p, f, all(1.0f));
+  return mul(p, exponent_from_low_bits(biased));
+}
+
+// Odd polynomial near 0 (relative minimax, 4e-9), (1 - e) / (1 + e) with e = exp(-2 |x|) elsewhere:
+// saturates at +-1 for any x, infinities included.
+inline F tanh_of(F x) {
+  const F size = magnitude(x);
+  const F e = exp_of(mul(size, all(-2.0f)));
+  const F far = div(sub(all(1.0f), e), add(all(1.0f), e));
+  const F z = mul(x, x);
+  F p = fma(all(-5.717040725e-3f), z, all(2.065058367e-2f));
+  p = fma(p, z, all(-5.374349706e-2f));
+  p = fma(p, z, all(1.333149128e-1f));
+  p = fma(p, z, all(-3.333328392e-1f));
+  const F near = fma(mul(p, z), x, x);
+  const F signed_far = select(less(x, all(0.0f)), sub(all(0.0f), far), far);
+  return select(less(size, all(0.625f)), near, signed_far);
+}
+
+inline void prefetch_row(const Prefetch& next, int row) {
+  if (row >= next.num_rows) return;
+  const float* at = next.rows + row * next.stride;
+  for (int c = 0; c < next.num_columns; c += 16) __builtin_prefetch(at + c, 0, 2);
+}
+
+// A block of `rows` keys by W vectors of queries; the reduction runs along head_dim.
+template <int rows, int W>
+inline void qk_rows(const QkArgs& args, int first, F (&row_max)[W]) {
+  const float* k = args.k + first / kRows * args.block_stride;
+  const int64_t stride = args.row_stride, step = args.column_stride;
+  F acc[rows][W];
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; ++r)
+    for (int w = 0; w < W; ++w) acc[r][w] = all(0.0f);
+  const float* q = args.q;
+  for (int c = 0; c < args.head_dim; ++c, q += W * kLanes, k += step) {
+    F b[W];
+    for (int w = 0; w < W; ++w) b[w] = load(q + w * kLanes);
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; ++r) {
+      const F a = all(k[r * stride]);
+      for (int w = 0; w < W; ++w) acc[r][w] = fma(a, b[w], acc[r][w]);
+    }
+  }
+  float* scores = args.scores + static_cast<int64_t>(first) * (W * kLanes);
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; ++r) {
+    for (int w = 0; w < W; ++w) {
+      row_max[w] = max(acc[r][w], row_max[w]);
+      store(scores + (r * W + w) * kLanes, acc[r][w]);
+    }
+  }
+}
+
+// Calls block<n>(...) for the last n < kRows rows of a run, if any.
+template <int rows, int W>
+inline void qk_tail(const QkArgs& args, int first, F (&row_max)[W]) {
+  if constexpr (rows > 0) {
+    if (args.num_keys - first == rows) {
+      qk_rows<rows, W>(args, first, row_max);
+    } else {
+      qk_tail<rows - 1, W>(args, first, row_max);
+    }
+  }
+}
+
+template <int W>
+__attribute__((noinline)) void qk_block(const QkArgs& args) {
+  F row_max[W];
+  for (int w = 0; w < W; ++w) row_max[w] = load(args.max_in + w * kLanes);
+  int j = 0;
+  for (; j + kRows <= args.num_keys; j += kRows) {
+    prefetch_row(args.next_k, j / kRows);
+    prefetch_row(args.next_v, j / kRows);
+    qk_rows<kRows, W>(args, j, row_max);
+  }
+  qk_tail<kRows - 1, W>(args, j, row_max);
+  for (int w = 0; w < W; ++w) store(args.max_out + w * kLanes, row_max[w]);
+}
+
+template <int W>
+__attribute__((noinline)) void logit_block(const LogitArgs& args) {
+  const F infinity = all(__builtin_inff());
+  const F lowest = sub(all(0.0f), infinity);
+  const F inverse_cap = all(args.softcap > 0 ? 1.0f / args.softcap : 0.0f);
+  for (int w = 0; w < W; ++w) {
+    const int lane = w * kLanes;
+    F row_max = load(args.max_in + lane);
+    for (int j = 0; j < args.num_keys; ++j) {
+      float* at = args.scores + static_cast<int64_t>(j) * (W * kLanes) + lane;
+      F s = mul(load(at), all(args.scale));
+      if (args.softcap > 0) s = mul(all(args.softcap), tanh_of(mul(s, inverse_cap)));
+      M visible = always();
+      if (args.bias != nullptr) {
+        const F bias = load(args.bias + static_cast<int64_t>(j) * (W * kLanes) + lane);
+        s = select(equal(bias, lowest), lowest, add(s, bias));
+      }
+      if (args.slope != nullptr) {
+        const F distance = to_float(sub_int(load_int(args.q_pos + lane), all_int(j)));
+        s = sub(s, mul(load(args.slope + lane), magnitude(distance)));
+      }
+      if (args.lo != nullptr) {
+        // lo <= j is lo < j + 1.
+        visible = both(less_int(load_int(args.lo + lane), all_int(j + 1)),
+                       less_int(all_int(j), load_int(args.hi + lane)));
+      }
+      if (args.document_q != nullptr) {
+        visible = both(visible, equal_int(load_int(args.document_q + lane),
+                                          all_int(args.document_k[j])));
+      }
+      s = select(visible, s, lowest);
+      row_max = max(s, row_max);
+      store(at, s);
+    }
+    store(args.max_out + lane, row_max);
+  }
+}
+
+// What scores are taken relative to: the maximum, or 0 where nothing was seen (-inf - -inf is NaN).
+inline F finite_base(F row_max) {
+  const F lowest = all(-__builtin_inff());
+  return select(equal(row_max, lowest), all(0.0f), row_max);
+}
+
+template <int W>
+__attribute__((noinline)) void softmax_block(const SoftmaxArgs& args) {
+  constexpr int kWidth = W * kLanes;
+  F base[W], sum[4][W];
+  for (int w = 0; w < W; ++w) {
+    base[w] = finite_base(load(args.max_out + w * kLanes));
+    for (int u = 0; u < 4; ++u) sum[u][w] = all(0.0f);
+  }
+  // Four sums by key modulo 4: leading masked keys, whose weight is 0, do not change the grouping.
+  float* at = args.scores;
+  int j = 0;
+  for (; j + 4 <= args.num_keys; j += 4, at += 4 * kWidth) {
+#pragma GCC unroll 4
+    for (int u = 0; u < 4; ++u) {
+      for (int w = 0; w < W; ++w) {
+        const F p = exp_of(sub(load(at + u * kWidth + w * kLanes), base[w]));
+        store(at + u * kWidth + w * kLanes, p);
+        sum[u][w] = add(sum[u][w], p);
+      }
+    }
+  }
+  for (int u = 0; j < args.num_keys; ++j, ++u, at += kWidth) {
+    for (int w = 0; w < W; ++w) {
+      const F p = exp_of(sub(load(at + w * kLanes), base[w]));
+      store(at + w * kLanes, p);
+      for (int s = 0; s < 3; ++s)
+        if (s == u) sum[s][w] = add(sum[s][w], p);
+    }
+  }
+  for (int w = 0; w < W; ++w) {
+    const F alpha = exp_of(sub(load(args.max_in + w * kLanes), base[w]));
+    const F total = add(add(sum[0][w], sum[1][w]), add(sum[2][w], sum[3][w]));
+    store(args.alpha + w * kLanes, alpha);
+    store(args.row_sum + w * kLanes, fma(load(args.row_sum + w * kLanes), alpha, total));
+  }
+}
+
+// A block of `rows` columns of V by W vectors of queries; the reduction runs along the keys.
+template <int rows, int W>
+inline void pv_rows(const PvArgs& args, int first) {
+  float* out = args.out + static_cast<int64_t>(first) * (W * kLanes);
+  F acc[rows][W];
+  if (args.is_first) {
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; ++r)
+      for (int w = 0; w < W; ++w) acc[r][w] = all(0.0f);
+  } else {
+    F alpha[W];
+    for (int w = 0; w < W; ++w) alpha[w] = load(args.alpha + w * kLanes);
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; ++r)
+      for (int w = 0; w < W; ++w) acc[r][w] = mul(alpha[w], load(out + (r * W + w) * kLanes));
+  }
+  const float* v = args.v + first / kRows * args.block_stride;
+  const float* p = args.p;
+  for (int j = 0; j < args.num_keys; ++j, v += args.row_stride, p += W * kLanes) {
+    F b[W];
+    for (int w = 0; w < W; ++w) b[w] = load(p + w * kLanes);
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; ++r) {
+      const F a = all(v[r]);
+      for (int w = 0; w < W; ++w) acc[r][w] = fma(a, b[w], acc[r][w]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; ++r)
+    for (int w = 0; w < W; ++w) store(out + (r * W + w) * kLanes, acc[r][w]);
+}
+
+template <int rows, int W>
+inline void pv_tail(const PvArgs& args, int first) {
+  if constexpr (rows > 0) {
+    if (args.head_dim_v - first == rows) {
+      pv_rows<rows, W>(args, first);
+    } else {
+      pv_tail<rows - 1, W>(args, first);
+    }
+  }
+}
+
+template <int W>
+__attribute__((noinline)) void pv_block(const PvArgs& args) {
+  int c = 0;
+  for (; c + kRows <= args.head_dim_v; c += kRows) pv_rows<kRows, W>(args, c);
+  pv_tail<kRows - 1, W>(args, c);
+}
+
+using F4 = float __attribute__((vector_size(16)));
+
+inline F4 load4(const float* p) {
+  F4 x;
+  __builtin_memcpy(&x, p, sizeof(x));
+  return x;
+}
+inline void store4(float* p, F4 x) { __builtin_memcpy(p, &x, sizeof(x)); }
+
+inline void transpose4(F4 (&x)[4]) {
+  const F4 a = __builtin_shufflevector(x[0], x[1], 0, 4, 1, 5);
+  const F4 b = __builtin_shufflevector(x[0], x[1], 2, 6, 3, 7);
+  const F4 c = __builtin_shufflevector(x[2], x[3], 0, 4, 1, 5);
+  const F4 d = __builtin_shufflevector(x[2], x[3], 2, 6, 3, 7);
+  x[0] = __builtin_shufflevector(a, c, 0, 1, 4, 5);
+  x[1] = __builtin_shufflevector(a, c, 2, 3, 6, 7);
+  x[2] = __builtin_shufflevector(b, d, 0, 1, 4, 5);
+  x[3] = __builtin_shufflevector(b, d, 2, 3, 6, 7);
+}
+
+__attribute__((noinline)) void pack_keys(const PackKArgs& args) {
+  for (int j = 0; j < args.num_keys; j += kRows) {
+    float* packed = args.packed + static_cast<int64_t>(j) * args.head_dim;
+    const float* k = args.k + j * args.k_stride;
+    const int rows = args.num_keys - j < kRows ? args.num_keys - j : kRows;
+    int r = 0;
+    for (; r + 4 <= rows; r += 4, k += 4 * args.k_stride) {
+      int c = 0;
+      for (; c + 4 <= args.head_dim; c += 4) {
+        F4 x[4];
+        for (int i = 0; i < 4; ++i) x[i] = load4(k + i * args.k_stride + c);
+        transpose4(x);
+        for (int i = 0; i < 4; ++i) store4(packed + (c + i) * kRows + r, x[i]);
+      }
+      for (; c < args.head_dim; ++c)
+        for (int i = 0; i < 4; ++i) packed[c * kRows + r + i] = k[i * args.k_stride + c];
+    }
+    for (; r < rows; ++r, k += args.k_stride)
+      for (int c = 0; c < args.head_dim; ++c) packed[c * kRows + r] = k[c];
+  }
+}
+
+__attribute__((noinline)) void pack_values(const PackVArgs& args) {
+  const int full = args.head_dim_v / kRows * kRows, rest = args.head_dim_v - full;
+  for (int j = 0; j < args.num_keys; ++j) {
+    const float* v = args.v + j * args.v_stride;
+    float* packed = args.packed + static_cast<int64_t>(j) * kRows;
+    for (int c = 0; c < full; c += kRows, packed += args.block_stride)
+      __builtin_memcpy(packed, v + c, sizeof(float) * kRows);
+    for (int r = 0; r < rest; ++r) packed[r] = v[full + r];
+  }
+}
+
+// An empty state (sum 0, maximum -inf) changes nothing, bit for bit: its factor is 0, the other's 1.
+template <int W>
+__attribute__((noinline)) void merge_states(const MergeStateArgs& args) {
+  for (int w = 0; w < W; ++w) {
+    const int lane = w * kLanes;
+    const F max_a = load(args.max_a + lane), max_b = load(args.max_b + lane);
+    const F row_max = max(max_a, max_b);
+    const F base = finite_base(row_max);
+    const F weight_a = exp_of(sub(max_a, base)), weight_b = exp_of(sub(max_b, base));
+    for (int c = 0; c < args.head_dim_v; ++c) {
+      const int64_t at = static_cast<int64_t>(c) * (W * kLanes) + lane;
+      store(args.out_a + at,
+            fma(weight_a, load(args.out_a + at), mul(weight_b, load(args.out_b + at))));
+    }
+    const F sum = fma(weight_a, load(args.sum_a + lane), mul(weight_b, load(args.sum_b + lane)));
+    store(args.sum_a + lane, sum);
+    store(args.max_a + lane, row_max);
+  }
+}
+
+// Four lanes at a time, four columns at a time.
+template <int W>
+__attribute__((noinline)) void pack_rows(const TransposeArgs& args) {
+  constexpr int kWidth = W * kLanes;
+  for (int lane = 0; lane < kWidth; lane += 4) {
+    const float* const* rows = args.from_rows + lane;
+    float* panel = args.panel + lane;
+    const F4 factor = load4(args.factor + lane);
+    int c = 0;
+    for (; c + 4 <= args.length; c += 4) {
+      F4 x[4];
+      for (int r = 0; r < 4; ++r) x[r] = rows[r] != nullptr ? load4(rows[r] + c) : F4{};
+      transpose4(x);
+      for (int r = 0; r < 4; ++r) store4(panel + (c + r) * kWidth, x[r] * factor);
+    }
+    for (; c < args.length; ++c)
+      for (int r = 0; r < 4; ++r)
+        panel[c * kWidth + r] = rows[r] != nullptr ? rows[r][c] * factor[r] : 0.0f;
+  }
+}
+
+template <int W>
+__attribute__((noinline)) void unpack_rows(const TransposeArgs& args) {
+  constexpr int kWidth = W * kLanes;
+  for (int lane = 0; lane < kWidth; lane += 4) {
+    float* const* rows = args.to_rows + lane;
+    const float* panel = args.panel + lane;
+    const F4 factor = load4(args.factor + lane);
+    // A row without weight is 0 whatever was accumulated.
+    const auto is_zero = factor == F4{};
+    int c = 0;
+    for (; c + 4 <= args.length; c += 4) {
+      F4 x[4];
+      for (int r = 0; r < 4; ++r)
+        x[r] = is_zero ? F4{} : load4(panel + (c + r) * kWidth) * factor;
+      transpose4(x);
+      for (int r = 0; r < 4; ++r)
+        if (rows[r] != nullptr) store4(rows[r] + c, x[r]);
+    }
+    for (; c < args.length; ++c)
+      for (int r = 0; r < 4; ++r)
+        if (rows[r] != nullptr) rows[r][c] = is_zero[r] ? 0.0f : panel[c * kWidth + r] * factor[r];
+  }
+}
+
+// x * 0 is 0 for every finite x and NaN otherwise, and a NaN stays in a sum.
+__attribute__((noinline)) bool has_nonfinite(const float* data, int64_t stride, int rows,
+                                             int columns) {
+  F sum = all(0.0f);
+  float rest = 0;
+  for (int r = 0; r < rows; ++r, data += stride) {
+    int c = 0;
+    for (; c + kLanes <= columns; c += kLanes) sum = fma(load(data + c), all(0.0f), sum);
+    for (; c < columns; ++c) rest += data[c] * 0.0f;
+  }
+  float lanes[kLanes];
+  store(lanes, sum);
+  for (int lane = 0; lane < kLanes; ++lane) rest += lanes[lane];
+  return rest != 0.0f;  // 0 or NaN, which differs from everything
+}
+
+__attribute__((noinline)) void exp_all(const float* x, float* y, int n) {
+  for (int i = 0; i < n; i += kLanes) store(y + i, exp_of(load(x + i)));
+}
+
+__attribute__((noinline)) void tanh_all(const float* x, float* y, int n) {
+  for (int i = 0; i < n; i += kLanes) store(y + i, tanh_of(load(x + i)));
+}
+
+constexpr int kPeakChains = 2 * kRows;
+
+__attribute__((noinline)) float fma_peak(int64_t rounds) {
+  F acc[kPeakChains];
+#pragma GCC unroll 16
+  for (int i = 0; i < kPeakChains; ++i) acc[i] = all(0.37f + static_cast<float>(i));
+  const F factor = all(0.73f), term = all(0.31f);
+  for (int64_t round = 0; round < rounds; ++round) {
+#pragma GCC unroll 16
+    for (int i = 0; i < kPeakChains; ++i) acc[i] = fma(acc[i], factor, term);
+  }
+  F sum = acc[0];
+#pragma GCC unroll 16
+  for (int i = 1; i < kPeakChains; ++i) sum = add(sum, acc[i]);
+  float lanes[kLanes];
+  store(lanes, sum);
+  return lanes[0];
+}
+
+constexpr MicroKernels make_table(Isa isa) {
+  return {.isa = isa,
+          .lanes = kLanes,
+          .rows = kRows,
+          .qk = {qk_block<1>, qk_block<2>},
+          .logits = {logit_block<1>, logit_block<2>},
+          .softmax = {softmax_block<1>, softmax_block<2>},
+          .pv = {pv_block<1>, pv_block<2>},
+          .pack_k = pack_keys,
+          .pack_v = pack_values,
+          .merge = {merge_states<1>, merge_states<2>},
+          .pack = {pack_rows<1>, pack_rows<2>},
+          .unpack = {unpack_rows<1>, unpack_rows<2>},
+          .has_nonfinite = has_nonfinite,
+          .exp = exp_all,
+          .tanh = tanh_all,
+          .fma_peak = fma_peak,
+          .flops_per_round = 2 * kPeakChains * kLanes};
+}

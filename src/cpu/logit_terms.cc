@@ -1,0 +1,146 @@
+#include "cpu/logit_terms.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "core/geometry.h"
+#include "shared/float_bits.h"
+
+namespace sirdar::cpu {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+float to_float(float value) { return value; }
+struct Bf16 {
+  uint16_t bits;
+};
+struct Fp16 {
+  uint16_t bits;
+};
+float to_float(Bf16 value) { return bf16_to_float(value.bits); }
+float to_float(Fp16 value) { return fp16_to_float(value.bits); }
+
+// column[j * width] = row[j * stride] for every key.
+template <class T>
+void read_column(const void* data, int64_t offset, int64_t stride, int64_t num_keys, float* column,
+                 int width) {
+  const T* row = static_cast<const T*>(data) + offset;
+  for (int64_t j = 0; j < num_keys; ++j) column[j * width] = to_float(row[j * stride]);
+}
+
+}  // namespace
+
+DocumentRange document_range(const int32_t* ids, int count) {
+  const auto [least, most] = std::minmax_element(ids, ids + count);
+  return {*least, *most};
+}
+
+Cover coverage(const DocumentRange& q, const DocumentRange& k) {
+  if (q.most < k.least || k.most < q.least) return Cover::none;
+  return q.least == q.most && k.least == k.most ? Cover::all : Cover::part;
+}
+
+Cover both(Cover a, Cover b) {
+  if (a == Cover::none || b == Cover::none) return Cover::none;
+  return a == Cover::all ? b : a;
+}
+
+LogitTerms::LogitTerms(const ForwardCall& call, Scratch& scratch)
+    : call_(call),
+      scratch_(scratch),
+      has_bias_(call.problem.has_bias),
+      has_mask_(call.problem.has_mask_tensor) {
+  if (has_bias_) bias_ = pair_tensor(call.args.bias);
+  if (has_mask_) mask_ = pair_tensor(call.args.mask);
+}
+
+LogitTerms::PairTensor LogitTerms::pair_tensor(const TensorView& view) {
+  return {view.data,
+          view.dtype,
+          stride_or_zero(view, 0),
+          stride_or_zero(view, 1),
+          stride_or_zero(view, 2),
+          stride_or_zero(view, 3)};
+}
+
+void LogitTerms::set_lane(int lane, int64_t b, int64_t h, int64_t i, int64_t q_pos) {
+  const Args& args = call_.args;
+  scratch_.query[lane] = {b, h, i, q_pos};
+  if (call_.problem.has_document) {
+    const TensorView& ids = args.document_q;
+    scratch_.document_q[lane] = static_cast<const int32_t*>(
+        ids.data)[b * stride_or_zero(ids, 0) + i * stride_or_zero(ids, 1)];
+  }
+  if (call_.problem.has_alibi) {
+    const TensorView& slopes = args.alibi;
+    const int64_t offset = slopes.rank == 1 ? h * stride_or_zero(slopes, 0)
+                                            : b * stride_or_zero(slopes, 0) +
+                                                  h * stride_or_zero(slopes, 1);
+    scratch_.slope[lane] = static_cast<const float*>(slopes.data)[offset];
+  }
+}
+
+DocumentRange LogitTerms::load_documents(int64_t b, Range keys) {
+  const TensorView& ids = call_.args.document_k;
+  const int64_t stride = stride_or_zero(ids, 1);
+  const int32_t* from =
+      static_cast<const int32_t*>(ids.data) + b * stride_or_zero(ids, 0) + keys.begin * stride;
+  const int count = static_cast<int>(keys.size());
+  for (int j = 0; j < count; ++j) scratch_.document_k[j] = from[j * stride];
+  return document_range(scratch_.document_k, count);
+}
+
+void LogitTerms::fill(LogitArgs& args, int first_lane, int num_lanes, int width, Range keys) {
+  if (call_.problem.has_alibi) {
+    for (int lane = 0; lane < num_lanes; ++lane) {
+      scratch_.q_pos_in_block[lane] =
+          static_cast<int32_t>(scratch_.query[first_lane + lane].q_pos - keys.begin);
+    }
+    args.slope = scratch_.slope + first_lane;
+    args.q_pos = scratch_.q_pos_in_block;
+  }
+  if (!has_pair_tensors()) return;
+  for (int lane = 0; lane < num_lanes; ++lane) {
+    float* column = scratch_.bias + lane;
+    if (has_bias_) {
+      fill_bias(first_lane + lane, keys, column, width);
+    } else {
+      for (int64_t j = 0; j < keys.size(); ++j) column[j * width] = 0;
+    }
+    if (has_mask_) fill_mask(first_lane + lane, keys, column, width);
+  }
+  for (int64_t j = 0; j < keys.size(); ++j) {  // lanes that stand for no query
+    std::fill(scratch_.bias + j * width + num_lanes, scratch_.bias + (j + 1) * width, 0.0f);
+  }
+  args.bias = scratch_.bias;
+}
+
+int64_t LogitTerms::row_offset(const PairTensor& tensor, int lane) const {
+  const LaneQuery& query = scratch_.query[lane];
+  return query.b * tensor.stride_batch + query.h * tensor.stride_head +
+         query.i * tensor.stride_query;
+}
+
+void LogitTerms::fill_bias(int lane, Range keys, float* column, int width) const {
+  const int64_t stride = bias_.stride_key;
+  const int64_t offset = row_offset(bias_, lane) + keys.begin * stride;
+  if (bias_.dtype == DType::fp32) {
+    read_column<float>(bias_.data, offset, stride, keys.size(), column, width);
+  } else if (bias_.dtype == DType::bf16) {
+    read_column<Bf16>(bias_.data, offset, stride, keys.size(), column, width);
+  } else {
+    read_column<Fp16>(bias_.data, offset, stride, keys.size(), column, width);
+  }
+}
+
+void LogitTerms::fill_mask(int lane, Range keys, float* column, int width) const {
+  const int64_t stride = mask_.stride_key;
+  const uint8_t* row = static_cast<const uint8_t*>(mask_.data) + row_offset(mask_, lane) +
+                       keys.begin * stride;
+  for (int64_t j = 0; j < keys.size(); ++j) {
+    if (row[j * stride] == 0) column[j * width] = -kInf;
+  }
+}
+
+}  // namespace sirdar::cpu

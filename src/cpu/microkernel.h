@@ -1,0 +1,141 @@
+// The table of micro-kernels of one instruction set. All work on a panel: up to `width` query rows side
+// by side, one per vector lane, so that maximum, sum, mask and rescale are lane-wise.
+// Panels come in two widths, lanes and 2 * lanes; kernel[w - 1] serves w vectors per row.
+#pragma once
+
+#include <sirdar/device.hpp>
+
+namespace sirdar::cpu {
+
+inline constexpr int kMaxVectors = 2;
+
+// Rows that will be needed soon; a kernel asks for one of them per register block of its own work.
+struct Prefetch {
+  const float* rows = nullptr;
+  int64_t stride = 0;
+  int num_rows = 0, num_columns = 0;
+};
+
+// Scores of a run of keys: scores[j][lane] = dot(k[j], q[lane]).
+struct QkArgs {
+  // Element (j, c) is k[j / rows * block_stride + j % rows * row_stride + c * column_stride],
+  // rows = MicroKernels::rows: the caller's K in place or a packed copy.
+  const float* k = nullptr;  // [num_keys, head_dim]
+  int64_t block_stride = 0, row_stride = 0, column_stride = 0;
+  const float* q = nullptr;      // [head_dim, width]
+  float* scores = nullptr;       // [num_keys, width], written
+  const float* max_in = nullptr; // [width] running row maximum
+  float* max_out = nullptr;      // [width] max_in with these scores; NaN scores are passed over
+  int num_keys = 0, head_dim = 0;
+  Prefetch next_k, next_v;
+};
+
+// From raw scores to masked logits, for panels that need more than the plain dot product.
+struct LogitArgs {
+  float* scores = nullptr;  // [num_keys, width], in place; a masked pair becomes -inf
+  const float* max_in = nullptr;
+  float* max_out = nullptr;  // as in QkArgs, of the new scores
+  int num_keys = 0;
+  float scale = 1;    // 1: already applied
+  float softcap = 0;  // 0: off
+  // ALiBi, null: off. distance = q_pos[lane] - j, both relative to the first key of this run.
+  const float* slope = nullptr;   // [width]
+  const int32_t* q_pos = nullptr;
+  const float* bias = nullptr;    // [num_keys, width] added, -inf masks; null: off
+  // Key j of this run is visible to a lane if lo <= j < hi; null: no test.
+  const int32_t* lo = nullptr;  // [width]
+  const int32_t* hi = nullptr;
+  // ... and if the ids are equal; null: no test.
+  const int32_t* document_q = nullptr;  // [width]
+  const int32_t* document_k = nullptr;  // [num_keys]
+};
+
+// scores -> exp(scores - max_out) in place; row_sum = row_sum * alpha + their sum.
+struct SoftmaxArgs {
+  float* scores = nullptr;
+  const float* max_in = nullptr;
+  const float* max_out = nullptr;
+  float* row_sum = nullptr;  // [width], in and out
+  float* alpha = nullptr;    // [width], written: exp(max_in - max_out)
+  int num_keys = 0;
+};
+
+// out[c][lane] = alpha[lane] * out[c][lane] + sum_j p[j][lane] * v[j][c]
+struct PvArgs {
+  // Element (j, c) is v[c / rows * block_stride + j * row_stride + c % rows], rows = MicroKernels::rows:
+  // the caller's V in place (block_stride = rows) or a packed copy.
+  const float* v = nullptr;
+  int64_t row_stride = 0, block_stride = 0;
+  const float* p = nullptr;      // [num_keys, width]
+  const float* alpha = nullptr;  // [width]
+  float* out = nullptr;          // [head_dim_v, width]
+  bool is_first = false;         // out holds nothing yet and is not read
+  int num_keys = 0, head_dim_v = 0;
+};
+
+// V [num_keys, head_dim_v] -> packed [ceil(head_dim_v / rows), num_keys, rows], so that a column block
+// is one contiguous stream whatever the caller's strides.
+struct PackVArgs {
+  const float* v = nullptr;
+  int64_t v_stride = 0;
+  float* packed = nullptr;
+  int64_t block_stride = 0;  // between column blocks; at least num_keys * rows
+  int num_keys = 0, head_dim_v = 0;
+};
+
+// K [num_keys, head_dim] -> packed [ceil(num_keys / rows), head_dim, rows].
+struct PackKArgs {
+  const float* k = nullptr;
+  int64_t k_stride = 0;
+  float* packed = nullptr;
+  int num_keys = 0, head_dim = 0;
+};
+
+// out_a, max_a, sum_a <- their union with b; both as left by the kernels above.
+struct MergeStateArgs {
+  float* out_a = nullptr;  // [head_dim_v, width]
+  float* max_a = nullptr;
+  float* sum_a = nullptr;
+  const float* out_b = nullptr;
+  const float* max_b = nullptr;
+  const float* sum_b = nullptr;
+  int head_dim_v = 0;
+};
+
+// Between rows of the caller and lanes of a panel.
+struct TransposeArgs {
+  const float* const* from_rows = nullptr;  // [width] pointers to `length` elements; null: zeros
+  float* const* to_rows = nullptr;          // [width]; null: left out
+  float* panel = nullptr;                   // [length, width]
+  const float* factor = nullptr;            // [width]
+  int length = 0;
+};
+
+struct MicroKernels {
+  Isa isa;
+  int lanes;  // per vector
+  int rows;   // of a register block
+  void (*qk[kMaxVectors])(const QkArgs&);
+  void (*logits[kMaxVectors])(const LogitArgs&);
+  void (*softmax[kMaxVectors])(const SoftmaxArgs&);
+  void (*pv[kMaxVectors])(const PvArgs&);
+  void (*pack_k)(const PackKArgs&);
+  void (*pack_v)(const PackVArgs&);
+  void (*merge[kMaxVectors])(const MergeStateArgs&);
+  void (*pack[kMaxVectors])(const TransposeArgs&);    // panel = rows * factor
+  void (*unpack[kMaxVectors])(const TransposeArgs&);  // rows = panel * factor, +0 where factor is 0
+  // Is there a NaN or infinity in [rows, columns]?
+  bool (*has_nonfinite)(const float* data, int64_t stride, int rows, int columns);
+  // exp(x) for x <= 0 and tanh(x), element by element; n is a multiple of lanes. For tests.
+  void (*exp)(const float* x, float* y, int n);
+  void (*tanh)(const float* x, float* y, int n);
+  // Independent FMAs, `rounds` times `flops_per_round` operations; returns a value to keep.
+  float (*fma_peak)(int64_t rounds);
+  int flops_per_round;
+};
+
+extern const MicroKernels kScalarKernels;
+extern const MicroKernels kAvx2Kernels;    // x86-64 only
+extern const MicroKernels kAvx512Kernels;  // x86-64 only
+
+}  // namespace sirdar::cpu

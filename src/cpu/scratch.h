@@ -1,0 +1,102 @@
+// The working memory of a forward call: one Scratch per slot and, where keys are split between threads,
+// one AccumulatorState per (tile, segment). Carved from Args::workspace; nothing is allocated in a run.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace sirdar::cpu {
+
+// Hands out consecutive 64-byte aligned pieces of a buffer; over a null buffer it only counts.
+class Carver {
+ public:
+  explicit Carver(void* base) : base_(static_cast<std::byte*>(base)) {}
+  template <class T>
+  T* take(int64_t count) {
+    std::byte* at = base_ == nullptr ? nullptr : base_ + used_;
+    used_ += (static_cast<size_t>(count) * sizeof(T) + 63) / 64 * 64;
+    return reinterpret_cast<T*>(at);
+  }
+  size_t used() const { return used_; }
+
+ private:
+  std::byte* base_;
+  size_t used_ = 0;
+};
+
+struct TileShape {
+  int width = 0;       // lanes of a full panel
+  int num_panels = 0;  // per tile
+  int block_n = 0, head_dim = 0, head_dim_v = 0;
+  int rows = 0;  // of a register block
+  bool has_bias = false;
+  int num_lanes() const { return width * num_panels; }
+  // Between the column blocks of packed values: one line more than they fill, or all blocks would
+  // start in the same set of the cache.
+  int64_t value_stride() const { return int64_t{block_n} * rows + 16; }
+};
+
+// What a tile knows after some of its keys.
+struct AccumulatorState {
+  float* out = nullptr;         // [panel][head_dim_v][lane], not normalised
+  float* row_max = nullptr;     // [panel][lane]
+  float* row_sum = nullptr;     // [panel][lane]
+  int32_t* has_keys = nullptr;  // [panel]; 0: the rest is undefined
+
+  AccumulatorState() = default;
+  AccumulatorState(Carver& carver, const TileShape& shape)
+      : out(carver.take<float>(static_cast<int64_t>(shape.num_lanes()) * shape.head_dim_v)),
+        row_max(carver.take<float>(shape.num_lanes())),
+        row_sum(carver.take<float>(shape.num_lanes())),
+        has_keys(carver.take<int32_t>(shape.num_panels)) {}
+};
+
+// The query that a lane stands for. q_pos = i + seqlen_k - seqlen_q.
+struct LaneQuery {
+  int64_t b, h, i, q_pos;
+};
+
+struct Scratch {
+  AccumulatorState segment, total;
+  float* q;           // [panel][head_dim][lane], scaled
+  float* scores;      // [block_n][lane]
+  float* new_max;     // [lane]
+  float* alpha;       // [lane]
+  float* bias;        // [block_n][lane]
+  float *keys, *values;  // a packed block of K and of V
+  int32_t* document_k;  // [block_n]
+  // Per lane of the tile.
+  int64_t *lo, *hi;  // visible keys, from the structured masks
+  LaneQuery* query;
+  int32_t *document_q, *lo_in_block, *hi_in_block, *q_pos_in_block;
+  float *slope, *factor;
+  const float** from_rows;
+  float** to_rows;
+
+  Scratch(Carver& carver, const TileShape& shape)
+      : segment(carver, shape), total(carver, shape) {
+    const int64_t lanes = shape.num_lanes(), width = shape.width, block_n = shape.block_n;
+    q = carver.take<float>(lanes * shape.head_dim);
+    scores = carver.take<float>(block_n * width);
+    new_max = carver.take<float>(width);
+    alpha = carver.take<float>(width);
+    bias = carver.take<float>(shape.has_bias ? block_n * width : 0);
+    keys = carver.take<float>((block_n + shape.rows) * shape.head_dim);
+    values = carver.take<float>(shape.value_stride() *
+                                ((shape.head_dim_v + shape.rows - 1) / shape.rows));
+    document_k = carver.take<int32_t>(block_n);
+    lo = carver.take<int64_t>(lanes);
+    hi = carver.take<int64_t>(lanes);
+    query = carver.take<LaneQuery>(lanes);
+    document_q = carver.take<int32_t>(lanes);
+    lo_in_block = carver.take<int32_t>(width);
+    hi_in_block = carver.take<int32_t>(width);
+    q_pos_in_block = carver.take<int32_t>(width);
+    slope = carver.take<float>(lanes);
+    factor = carver.take<float>(lanes);
+    from_rows = carver.take<const float*>(lanes);
+    to_rows = carver.take<float*>(lanes);
+  }
+};
+
+}  // namespace sirdar::cpu

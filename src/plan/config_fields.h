@@ -1,0 +1,77 @@
+// Printing and overriding the fields of a config struct by name. A config lists its fields once:
+//   template <class C, class Visit>
+//   constexpr void fields(C& config, Visit visit) { visit("block_m", config.block_m); ... }
+#pragma once
+
+#include <sirdar/device.hpp>
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <span>
+#include <string>
+#include <utility>
+
+namespace sirdar {
+
+inline std::string field_text(int32_t value) { return std::to_string(value); }
+inline std::string field_text(bool value) { return value ? "true" : "false"; }
+inline std::string field_text(Isa value) { return std::string(name_of(value)); }
+
+inline Status parse_field(std::string_view text, int32_t& value) {
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error == std::errc() && stop == end && !text.empty()) return {};
+  return {StatusCode::invalid_argument, "a whole number"};
+}
+inline Status parse_field(std::string_view text, bool& value) {
+  value = text == "true";
+  if (text == "true" || text == "false") return {};
+  return {StatusCode::invalid_argument, "true or false"};
+}
+inline Status parse_field(std::string_view text, Isa& value) {
+  const Result<Isa> isa = parse_isa(text);
+  if (!isa.ok()) return isa.status();
+  value = isa.value();
+  return {};
+}
+
+// "isa=avx512 block_m=128 ..."
+template <class C>
+std::string print_fields(const C& config) {
+  std::string text;
+  fields(config, [&](std::string_view name, const auto& value) {
+    if (!text.empty()) text += ' ';
+    text += fmt::format("{}={}", name, field_text(value));
+  });
+  return text;
+}
+
+// Sets the fields named in `knobs`. Unknown names and unreadable values are errors.
+template <class C>
+Status override_fields(C& config, std::span<const std::pair<std::string, std::string>> knobs) {
+  for (const auto& [knob, text] : knobs) {
+    bool is_known = false;
+    Status status;
+    std::string names;
+    fields(config, [&](std::string_view name, auto& value) {
+      names += fmt::format("{}{}", names.empty() ? "" : ", ", name);
+      if (name != knob) return;
+      is_known = true;
+      status = parse_field(text, value);
+    });
+    if (!is_known) {
+      return {StatusCode::invalid_argument,
+              fmt::format("knobs: '{}' is not a field of this config; use one of {}.", knob, names),
+              "knobs"};
+    }
+    if (!status.ok()) {
+      return {StatusCode::invalid_argument,
+              fmt::format("knobs: {}='{}' cannot be read; give {}.", knob, text, status.message()),
+              "knobs"};
+    }
+  }
+  return {};
+}
+
+}  // namespace sirdar
