@@ -19,8 +19,7 @@ Status supports(const Problem& problem, const Device& device) {
   if (device.kind != DeviceKind::cpu)
     return {StatusCode::unsupported, fmt::format("runs on a CPU, and {} is a GPU", device.name)};
   if (std::max(problem.seqlen_q, problem.seqlen_k) > kMaxSeqlen)
-    return {StatusCode::unsupported,
-            fmt::format("takes sequences of up to {} rows", kMaxSeqlen)};
+    return {StatusCode::unsupported, fmt::format("takes sequences of up to {} rows", kMaxSeqlen)};
   return {};
 }
 
@@ -33,8 +32,8 @@ Status check(const ForwardConfig& config) {
     return invalid(fmt::format("block_m={} is not a multiple of {} up to 1024; choose one.",
                                config.block_m, width));
   if (config.block_n < 8 || config.block_n > 1024 || config.block_n % 8 != 0)
-    return invalid(fmt::format("block_n={} is not a multiple of 8 up to 1024; choose one.",
-                               config.block_n));
+    return invalid(
+        fmt::format("block_n={} is not a multiple of 8 up to 1024; choose one.", config.block_n));
   if (config.split_n < 1 || config.split_n > 1 << 20)
     return invalid(fmt::format("split_n={} is not from 1 to {} blocks; choose one that is.",
                                config.split_n, 1 << 20));
@@ -56,8 +55,7 @@ int32_t choose_block_m(const Problem& problem, int width) {
   return block_m;
 }
 
-Result<Config> configure(const Problem& problem, const Device& device,
-                         const PlanOptions& options) {
+Result<Config> configure(const Problem& problem, const Device& device, const PlanOptions& options) {
   const Result<Isa> isa = choose_isa(device, options.isa);
   if (!isa.ok()) return isa.status();
   ForwardConfig config;

@@ -5,8 +5,8 @@
 namespace sirdar::cpu {
 namespace {
 
-// Instruction sets with kernels in this build, and what of it a device of `best` may run: newer sets
-// of one family contain the older; neon and the x86 sets are unrelated.
+// Instruction sets with kernels in this build, and what of it a device of `best` may run: newer
+// sets of one family contain the older; neon and the x86 sets are unrelated.
 bool may_run(Isa isa, Isa best) {
   switch (isa) {
     case Isa::scalar:
@@ -33,11 +33,12 @@ Result<Isa> choose_isa(const Device& device, const std::string& forced) {
     if (forced.empty() || forced == name_of(isa)) return isa;
     usable += fmt::format("{}{}", usable.empty() ? "" : ", ", name_of(isa));
   }
-  return Status(StatusCode::unsupported,
-                fmt::format("isa: '{}' cannot be used by cpu.forward on '{}', whose best is {}; use one "
-                            "of {}, or leave it out.",
-                            forced, device.name, name_of(device.isa), usable),
-                "isa");
+  return Status(
+      StatusCode::unsupported,
+      fmt::format("isa: '{}' cannot be used by cpu.forward on '{}', whose best is {}; use one "
+                  "of {}, or leave it out.",
+                  forced, device.name, name_of(device.isa), usable),
+      "isa");
 }
 
 const MicroKernels& kernels_for(Isa isa) {

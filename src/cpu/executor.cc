@@ -128,8 +128,8 @@ alignas(Pool) unsigned char g_pool_memory[sizeof(Pool)];
 Pool& pool() {
   static Pool* const instance = [] {
     Pool* created = new (g_pool_memory) Pool;
-    // Only the forking thread lives on in a child: its pool starts afresh, without workers. The lock
-    // is held across the fork so that no list is caught half-linked.
+    // Only the forking thread lives on in a child: its pool starts afresh, without workers. The
+    // lock is held across the fork so that no list is caught half-linked.
     pthread_atfork([] { pool().lock(); }, [] { pool().unlock(); },
                    [] { new (g_pool_memory) Pool; });
     return created;

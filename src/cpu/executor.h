@@ -1,5 +1,6 @@
 // Who runs the work items of a call. The public hook is sirdar::Executor; this is the library's own
-// pool behind it: the caller works too, all callers share the same workers, nested calls run serially.
+// pool behind it: the caller works too, all callers share the same workers, nested calls run
+// serially.
 #pragma once
 
 #include <sirdar/plan.hpp>

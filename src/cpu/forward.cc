@@ -1,7 +1,6 @@
 #include "cpu/forward.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "core/geometry.h"
 #include "cpu/dispatch.h"
@@ -10,8 +9,8 @@
 namespace sirdar::cpu {
 namespace {
 
-// Fewer tiles than this and long keys are split between threads. A constant, so that memory and work
-// follow from the problem and not from the machine.
+// Fewer tiles than this and long keys are split between threads. A constant, so that memory and
+// work follow from the problem and not from the machine.
 constexpr int64_t kEnoughTiles = 32;
 constexpr int64_t kMaxSegments = 32;
 
@@ -142,14 +141,11 @@ ForwardCall::ForwardCall(const Problem& problem_in, const ForwardConfig& config_
       q(row_map(args.q, problem.layout_q)),
       k(row_map(args.k, problem.layout_kv)),
       v(row_map(args.v, problem.layout_kv)),
-      out(row_map(args.out, problem.layout_q)) {
+      out(row_map(args.out, problem.layout_q)),
+      scale(problem.scale()) {
   if (problem.needs_lse) lse = row_statistics_map(args.lse, problem.layout_q);
   if (problem.needs_max_logit) max_logit = row_statistics_map(args.max_logit, problem.layout_q);
-  // q * scale neither overflows nor loses digits to underflow that its product with k would show.
-  const float scale = problem.scale();
-  const bool is_gentle = std::fabs(scale) <= 1 && std::fabs(scale) >= 0x1p-24f;
-  (is_gentle ? query_scale : score_scale) = scale;
-  has_logit_terms = !is_gentle || problem.softcap > 0 || problem.has_alibi || shape.has_bias;
+  has_logit_terms = problem.softcap > 0 || problem.has_alibi || shape.has_bias;
 }
 
 size_t forward_workspace_bytes(const Problem& problem, const ForwardConfig& config) {

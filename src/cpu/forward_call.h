@@ -12,8 +12,8 @@ namespace sirdar::cpu {
 
 // A tile is block_m rows of the queries that share a K/V head: row r stands for query position
 // r / group_size and query head r % group_size of the group, so short sequences still fill lanes.
-// Keys come in segments whose states are merged in order, whether one item computes all segments of a
-// tile (the usual case) or each has its own (few tiles): the bits are the same.
+// Keys come in segments whose states are merged in order, whether one item computes all segments of
+// a tile (the usual case) or each has its own (few tiles): the bits are the same.
 struct WorkGrid {
   int64_t batch = 0, num_heads_kv = 0, tiles = 0;
   int64_t segments = 1;  // items per tile
@@ -22,7 +22,8 @@ struct WorkGrid {
 };
 WorkGrid work_grid(const Problem& problem, const ForwardConfig& config);
 
-// How the keys of a sequence are cut: depends on its own length only. `keys` is a multiple of block_n.
+// How the keys of a sequence are cut: depends on its own length only. `keys` is a multiple of
+// block_n.
 struct Segments {
   int64_t keys = 0, count = 0;
 };
@@ -39,9 +40,8 @@ struct ForwardCall {
   WorkGrid grid;
   Extents query, key;
   RowMap q, k, v, out, lse, max_logit;
-  // The scale goes into the packed queries where that cannot overflow, else onto the scores.
-  float query_scale = 1, score_scale = 1;
-  bool has_logit_terms = false;  // more than the dot product with scaled queries
+  float scale;
+  bool has_logit_terms = false;  // more than the scaled dot product
 
   ForwardCall(const Problem& problem, const ForwardConfig& config, const Args& args);
 };

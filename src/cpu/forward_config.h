@@ -1,5 +1,6 @@
-// What the CPU forward chooses for a problem. Results depend on isa, block_n and split_n only; these
-// follow from the machine and the head dimensions, never from threads or from the rest of a batch.
+// What the CPU forward chooses for a problem. Results depend on isa, block_n and split_n only;
+// these follow from the machine and the head dimensions, never from threads or from the rest of a
+// batch.
 #pragma once
 
 #include <sirdar/device.hpp>

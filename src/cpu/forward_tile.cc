@@ -51,7 +51,6 @@ Tile::Panel Tile::panel(int index) const {
 void Tile::load_queries() {
   const float* q = static_cast<const float*>(call_.args.q.data);
   for (int lane = 0; lane < num_panels_ * call_.shape.width; ++lane) {
-    scratch_.factor[lane] = call_.query_scale;
     scratch_.from_rows[lane] = nullptr;
     scratch_.lo[lane] = scratch_.hi[lane] = 0;
     if (lane >= num_live_) continue;
@@ -66,7 +65,6 @@ void Tile::load_queries() {
     const int64_t head_dim = call_.shape.head_dim;
     call_.kernels.pack[one.vectors - 1]({.from_rows = scratch_.from_rows + one.first_lane,
                                          .panel = scratch_.q + one.first_lane * head_dim,
-                                         .factor = scratch_.factor + one.first_lane,
                                          .length = call_.shape.head_dim});
   }
 }
@@ -123,15 +121,14 @@ Cover Tile::visible_part(const Panel& panel, const Block& block, Range& keys) co
   return cover;
 }
 
-// A NaN or infinity times the weight 0 of a masked pair would be a NaN: where pairs are masked, such
-// rows of V are left out of the copy and added pair by pair (add_nonfinite_values).
+// A NaN or infinity times the weight 0 of a masked pair would be a NaN: where pairs are masked,
+// such rows of V are left out of the copy and added pair by pair (add_nonfinite_values).
 void Tile::prepare_values(Block& block) {
   const MicroKernels& kernels = call_.kernels;
   const int64_t stride = call_.v.stride_row;
   const int num_keys = static_cast<int>(block.keys.size());
   const int columns = call_.shape.head_dim_v, rows = kernels.rows;
-  block.is_finite =
-      !block.has_part || !kernels.has_nonfinite(block.v, stride, num_keys, columns);
+  block.is_finite = !block.has_part || !kernels.has_nonfinite(block.v, stride, num_keys, columns);
   block.is_packed = block.num_panels > 1 || !block.is_finite;  // for one panel it does not pay
   if (!block.is_packed) return;
   kernels.pack_k({block.k, call_.k.stride_row, scratch_.keys, num_keys, call_.shape.head_dim});
@@ -157,6 +154,7 @@ void Tile::run_panel(const Panel& panel, const Block& block, AccumulatorState& s
             .scores = scratch_.scores,
             .max_in = row_max,
             .max_out = scratch_.new_max,
+            .scale = call_.scale,
             .num_keys = num_keys,
             .head_dim = call_.shape.head_dim};
   const int64_t rows = kernels.rows, skipped = keys.begin - block.keys.begin;
@@ -205,7 +203,6 @@ void Tile::apply_logits(const Panel& panel, const Block& block, Range keys, Cove
                  .max_in = max_in,
                  .max_out = scratch_.new_max,
                  .num_keys = static_cast<int>(keys.size()),
-                 .scale = call_.score_scale,
                  .softcap = call_.problem.softcap};
   if (cover == Cover::part) {
     const auto in_run = [&](int64_t key) {
@@ -340,10 +337,9 @@ void Tile::write_row(int lane, float row_max, float row_sum) {
     static_cast<float*>(call_.args.max_logit.data)[call_.max_logit.offset(b_, q_, i, h)] =
         is_nan ? std::numeric_limits<float>::quiet_NaN() : row_max;
   }
-  if (lane < num_panels_ * call_.shape.width) {
+  if (is_live) {
     scratch_.to_rows[lane] = out;
-    scratch_.factor[lane] =
-        is_empty || row_sum == 0 ? 0 : static_cast<float>(weight / sum);
+    scratch_.factor[lane] = is_empty || row_sum == 0 ? 0 : static_cast<float>(weight / sum);
   } else {
     std::fill_n(out, call_.shape.head_dim_v, 0.0f);
   }

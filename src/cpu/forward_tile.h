@@ -1,5 +1,6 @@
-// One tile of the forward pass: queries in lanes, keys in blocks, softmax on line. The arithmetic of a
-// lane depends on nothing but its own query, keys and masks: not on its neighbours, threads or strides.
+// One tile of the forward pass: queries in lanes, keys in blocks, softmax on line. The arithmetic
+// of a lane depends on nothing but its own query, keys and masks: not on its neighbours, threads or
+// strides.
 #pragma once
 
 #include "cpu/forward_call.h"
@@ -26,7 +27,7 @@ class Tile {
   struct Panel {
     int index, first_lane, num_lanes;
     int vectors, width;
-    Range rows;                 // their query positions
+    Range rows;  // their query positions
     DocumentRange documents_q;
   };
   struct Block {
@@ -34,11 +35,11 @@ class Tile {
     const float* k;
     const float* v;
     DocumentRange documents_k;
-    int num_panels = 0;     // that see any of it
-    bool has_part = false;  // some see only a part
-    bool is_packed = false;    // both are in scratch too
-    bool is_finite = true;     // V, where has_part
-    Range next;                // keys to come
+    int num_panels = 0;      // that see any of it
+    bool has_part = false;   // some see only a part
+    bool is_packed = false;  // both are in scratch too
+    bool is_finite = true;   // V, where has_part
+    Range next;              // keys to come
   };
 
   int group() const { return static_cast<int>(call_.problem.group_size()); }

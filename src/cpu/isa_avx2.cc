@@ -1,4 +1,5 @@
-// Micro-kernels for AVX2 with FMA, in a target region: the rest of the library stays at the baseline.
+// Micro-kernels for AVX2 with FMA, in a target region: the rest of the library stays at the
+// baseline.
 #include "cpu/microkernel.h"
 
 #if defined(__x86_64__)

@@ -6,7 +6,8 @@
 #include <immintrin.h>
 
 #ifdef __clang__
-#pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma"))), apply_to = function)
+#pragma clang attribute push( \
+    __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma"))), apply_to = function)
 #else
 // g++ 12 takes the undefined operand inside its own unmasked intrinsics for our mistake.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"

@@ -1,10 +1,11 @@
-// The micro-kernels, written once over the vector layer (simd_*.h) that was included before this file.
-// Included inside a namespace and a target region of each isa_*.cc: nothing here may call an inline
-// function of the standard library, which the linker could keep, compiled for this instruction set.
-// Each kernel is noinline: inlined into a driver, g++ 12 hoists constants and spills accumulators.
+// The micro-kernels, written once over the vector layer (simd_*.h) that was included before this
+// file. Included inside a namespace and a target region of each isa_*.cc: nothing here may call an
+// inline function of the standard library, which the linker could keep, compiled for this
+// instruction set. Each kernel is noinline: inlined into a driver, g++ 12 hoists constants and
+// spills accumulators.
 
-// exp(x) for x <= 0, NaN for NaN. Degree 5, relative minimax of 2^f on [-1/2, 1/2] with p(0) = 1, so
-// that exp(0) is 1 exactly; 0 exactly below -87.7, where a float would become denormal.
+// exp(x) for x <= 0, NaN for NaN. Degree 5, relative minimax of 2^f on [-1/2, 1/2] with p(0) = 1,
+// so that exp(0) is 1 exactly; 0 exactly below -87.7, where a float would become denormal.
 inline F exp_of(F x) {
   const F clamped = max(all(-88.3f), x);
   // 1.5 * 2^23 rounds to an integer; + 127 makes its low bits the biased exponent.
@@ -60,12 +61,15 @@ inline void qk_rows(const QkArgs& args, int first, F (&row_max)[W]) {
       for (int w = 0; w < W; ++w) acc[r][w] = fma(a, b[w], acc[r][w]);
     }
   }
+  // Scaled last, as the definition reads: scaled queries would round every product differently.
+  const F scale = all(args.scale);
   float* scores = args.scores + static_cast<int64_t>(first) * (W * kLanes);
 #pragma GCC unroll 8
   for (int r = 0; r < rows; ++r) {
     for (int w = 0; w < W; ++w) {
-      row_max[w] = max(acc[r][w], row_max[w]);
-      store(scores + (r * W + w) * kLanes, acc[r][w]);
+      const F score = mul(acc[r][w], scale);
+      row_max[w] = max(score, row_max[w]);
+      store(scores + (r * W + w) * kLanes, score);
     }
   }
 }
@@ -106,7 +110,7 @@ __attribute__((noinline)) void logit_block(const LogitArgs& args) {
     F row_max = load(args.max_in + lane);
     for (int j = 0; j < args.num_keys; ++j) {
       float* at = args.scores + static_cast<int64_t>(j) * (W * kLanes) + lane;
-      F s = mul(load(at), all(args.scale));
+      F s = load(at);
       if (args.softcap > 0) s = mul(all(args.softcap), tanh_of(mul(s, inverse_cap)));
       M visible = always();
       if (args.bias != nullptr) {
@@ -123,8 +127,8 @@ __attribute__((noinline)) void logit_block(const LogitArgs& args) {
                        less_int(all_int(j), load_int(args.hi + lane)));
       }
       if (args.document_q != nullptr) {
-        visible = both(visible, equal_int(load_int(args.document_q + lane),
-                                          all_int(args.document_k[j])));
+        visible =
+            both(visible, equal_int(load_int(args.document_q + lane), all_int(args.document_k[j])));
       }
       s = select(visible, s, lowest);
       row_max = max(s, row_max);
@@ -280,7 +284,8 @@ __attribute__((noinline)) void pack_values(const PackVArgs& args) {
   }
 }
 
-// An empty state (sum 0, maximum -inf) changes nothing, bit for bit: its factor is 0, the other's 1.
+// An empty state (sum 0, maximum -inf) changes nothing, bit for bit: its factor is 0, the
+// other's 1.
 template <int W>
 __attribute__((noinline)) void merge_states(const MergeStateArgs& args) {
   for (int w = 0; w < W; ++w) {
@@ -307,17 +312,15 @@ __attribute__((noinline)) void pack_rows(const TransposeArgs& args) {
   for (int lane = 0; lane < kWidth; lane += 4) {
     const float* const* rows = args.from_rows + lane;
     float* panel = args.panel + lane;
-    const F4 factor = load4(args.factor + lane);
     int c = 0;
     for (; c + 4 <= args.length; c += 4) {
       F4 x[4];
       for (int r = 0; r < 4; ++r) x[r] = rows[r] != nullptr ? load4(rows[r] + c) : F4{};
       transpose4(x);
-      for (int r = 0; r < 4; ++r) store4(panel + (c + r) * kWidth, x[r] * factor);
+      for (int r = 0; r < 4; ++r) store4(panel + (c + r) * kWidth, x[r]);
     }
     for (; c < args.length; ++c)
-      for (int r = 0; r < 4; ++r)
-        panel[c * kWidth + r] = rows[r] != nullptr ? rows[r][c] * factor[r] : 0.0f;
+      for (int r = 0; r < 4; ++r) panel[c * kWidth + r] = rows[r] != nullptr ? rows[r][c] : 0.0f;
   }
 }
 
@@ -333,8 +336,7 @@ __attribute__((noinline)) void unpack_rows(const TransposeArgs& args) {
     int c = 0;
     for (; c + 4 <= args.length; c += 4) {
       F4 x[4];
-      for (int r = 0; r < 4; ++r)
-        x[r] = is_zero ? F4{} : load4(panel + (c + r) * kWidth) * factor;
+      for (int r = 0; r < 4; ++r) x[r] = is_zero ? F4{} : load4(panel + (c + r) * kWidth) * factor;
       transpose4(x);
       for (int r = 0; r < 4; ++r)
         if (rows[r] != nullptr) store4(rows[r] + c, x[r]);

@@ -74,9 +74,9 @@ void LogitTerms::set_lane(int lane, int64_t b, int64_t h, int64_t i, int64_t q_p
   }
   if (call_.problem.has_alibi) {
     const TensorView& slopes = args.alibi;
-    const int64_t offset = slopes.rank == 1 ? h * stride_or_zero(slopes, 0)
-                                            : b * stride_or_zero(slopes, 0) +
-                                                  h * stride_or_zero(slopes, 1);
+    const int64_t offset = slopes.rank == 1
+                               ? h * stride_or_zero(slopes, 0)
+                               : b * stride_or_zero(slopes, 0) + h * stride_or_zero(slopes, 1);
     scratch_.slope[lane] = static_cast<const float*>(slopes.data)[offset];
   }
 }
@@ -136,8 +136,8 @@ void LogitTerms::fill_bias(int lane, Range keys, float* column, int width) const
 
 void LogitTerms::fill_mask(int lane, Range keys, float* column, int width) const {
   const int64_t stride = mask_.stride_key;
-  const uint8_t* row = static_cast<const uint8_t*>(mask_.data) + row_offset(mask_, lane) +
-                       keys.begin * stride;
+  const uint8_t* row =
+      static_cast<const uint8_t*>(mask_.data) + row_offset(mask_, lane) + keys.begin * stride;
   for (int64_t j = 0; j < keys.size(); ++j) {
     if (row[j * stride] == 0) column[j * width] = -kInf;
   }

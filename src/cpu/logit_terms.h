@@ -1,5 +1,5 @@
-// What enters a logit or masks a pair besides the dot product and the structured masks: ALiBi, bias,
-// boolean mask and document ids, brought from the caller's views into the lanes of a panel.
+// What enters a logit or masks a pair besides the dot product and the structured masks: ALiBi,
+// bias, boolean mask and document ids, brought from the caller's views into the lanes of a panel.
 #pragma once
 
 #include "cpu/forward_call.h"

@@ -1,6 +1,6 @@
-// The table of micro-kernels of one instruction set. All work on a panel: up to `width` query rows side
-// by side, one per vector lane, so that maximum, sum, mask and rescale are lane-wise.
-// Panels come in two widths, lanes and 2 * lanes; kernel[w - 1] serves w vectors per row.
+// The table of micro-kernels of one instruction set. All work on a panel: up to `width` query rows
+// side by side, one per vector lane, so that maximum, sum, mask and rescale are lane-wise. Panels
+// come in two widths, lanes and 2 * lanes; kernel[w - 1] serves w vectors per row.
 #pragma once
 
 #include <sirdar/device.hpp>
@@ -16,32 +16,32 @@ struct Prefetch {
   int num_rows = 0, num_columns = 0;
 };
 
-// Scores of a run of keys: scores[j][lane] = dot(k[j], q[lane]).
+// Scores of a run of keys: scores[j][lane] = scale * dot(k[j], q[lane]).
 struct QkArgs {
   // Element (j, c) is k[j / rows * block_stride + j % rows * row_stride + c * column_stride],
   // rows = MicroKernels::rows: the caller's K in place or a packed copy.
   const float* k = nullptr;  // [num_keys, head_dim]
   int64_t block_stride = 0, row_stride = 0, column_stride = 0;
-  const float* q = nullptr;      // [head_dim, width]
-  float* scores = nullptr;       // [num_keys, width], written
-  const float* max_in = nullptr; // [width] running row maximum
-  float* max_out = nullptr;      // [width] max_in with these scores; NaN scores are passed over
+  const float* q = nullptr;       // [head_dim, width]
+  float* scores = nullptr;        // [num_keys, width], written
+  const float* max_in = nullptr;  // [width] running row maximum
+  float* max_out = nullptr;       // [width] max_in with these scores; NaN scores are passed over
+  float scale = 1;
   int num_keys = 0, head_dim = 0;
   Prefetch next_k, next_v;
 };
 
-// From raw scores to masked logits, for panels that need more than the plain dot product.
+// From scores to masked logits, for panels that need more than the scaled dot product.
 struct LogitArgs {
   float* scores = nullptr;  // [num_keys, width], in place; a masked pair becomes -inf
   const float* max_in = nullptr;
   float* max_out = nullptr;  // as in QkArgs, of the new scores
   int num_keys = 0;
-  float scale = 1;    // 1: already applied
   float softcap = 0;  // 0: off
   // ALiBi, null: off. distance = q_pos[lane] - j, both relative to the first key of this run.
-  const float* slope = nullptr;   // [width]
+  const float* slope = nullptr;  // [width]
   const int32_t* q_pos = nullptr;
-  const float* bias = nullptr;    // [num_keys, width] added, -inf masks; null: off
+  const float* bias = nullptr;  // [num_keys, width] added, -inf masks; null: off
   // Key j of this run is visible to a lane if lo <= j < hi; null: no test.
   const int32_t* lo = nullptr;  // [width]
   const int32_t* hi = nullptr;
@@ -62,8 +62,8 @@ struct SoftmaxArgs {
 
 // out[c][lane] = alpha[lane] * out[c][lane] + sum_j p[j][lane] * v[j][c]
 struct PvArgs {
-  // Element (j, c) is v[c / rows * block_stride + j * row_stride + c % rows], rows = MicroKernels::rows:
-  // the caller's V in place (block_stride = rows) or a packed copy.
+  // Element (j, c) is v[c / rows * block_stride + j * row_stride + c % rows], rows =
+  // MicroKernels::rows: the caller's V in place (block_stride = rows) or a packed copy.
   const float* v = nullptr;
   int64_t row_stride = 0, block_stride = 0;
   const float* p = nullptr;      // [num_keys, width]
@@ -73,8 +73,8 @@ struct PvArgs {
   int num_keys = 0, head_dim_v = 0;
 };
 
-// V [num_keys, head_dim_v] -> packed [ceil(head_dim_v / rows), num_keys, rows], so that a column block
-// is one contiguous stream whatever the caller's strides.
+// V [num_keys, head_dim_v] -> packed [ceil(head_dim_v / rows), num_keys, rows], so that a column
+// block is one contiguous stream whatever the caller's strides.
 struct PackVArgs {
   const float* v = nullptr;
   int64_t v_stride = 0;
@@ -107,7 +107,7 @@ struct TransposeArgs {
   const float* const* from_rows = nullptr;  // [width] pointers to `length` elements; null: zeros
   float* const* to_rows = nullptr;          // [width]; null: left out
   float* panel = nullptr;                   // [length, width]
-  const float* factor = nullptr;            // [width]
+  const float* factor = nullptr;            // [width], unpack only
   int length = 0;
 };
 
@@ -122,7 +122,7 @@ struct MicroKernels {
   void (*pack_k)(const PackKArgs&);
   void (*pack_v)(const PackVArgs&);
   void (*merge[kMaxVectors])(const MergeStateArgs&);
-  void (*pack[kMaxVectors])(const TransposeArgs&);    // panel = rows * factor
+  void (*pack[kMaxVectors])(const TransposeArgs&);    // panel = rows
   void (*unpack[kMaxVectors])(const TransposeArgs&);  // rows = panel * factor, +0 where factor is 0
   // Is there a NaN or infinity in [rows, columns]?
   bool (*has_nonfinite)(const float* data, int64_t stride, int rows, int columns);

@@ -1,5 +1,6 @@
-// The working memory of a forward call: one Scratch per slot and, where keys are split between threads,
-// one AccumulatorState per (tile, segment). Carved from Args::workspace; nothing is allocated in a run.
+// The working memory of a forward call: one Scratch per slot and, where keys are split between
+// threads, one AccumulatorState per (tile, segment). Carved from Args::workspace; nothing is
+// allocated in a run.
 #pragma once
 
 #include <cstddef>
@@ -58,13 +59,13 @@ struct LaneQuery {
 
 struct Scratch {
   AccumulatorState segment, total;
-  float* q;           // [panel][head_dim][lane], scaled
-  float* scores;      // [block_n][lane]
-  float* new_max;     // [lane]
-  float* alpha;       // [lane]
-  float* bias;        // [block_n][lane]
+  float* q;              // [panel][head_dim][lane], scaled
+  float* scores;         // [block_n][lane]
+  float* new_max;        // [lane]
+  float* alpha;          // [lane]
+  float* bias;           // [block_n][lane]
   float *keys, *values;  // a packed block of K and of V
-  int32_t* document_k;  // [block_n]
+  int32_t* document_k;   // [block_n]
   // Per lane of the tile.
   int64_t *lo, *hi;  // visible keys, from the structured masks
   LaneQuery* query;
@@ -73,8 +74,7 @@ struct Scratch {
   const float** from_rows;
   float** to_rows;
 
-  Scratch(Carver& carver, const TileShape& shape)
-      : segment(carver, shape), total(carver, shape) {
+  Scratch(Carver& carver, const TileShape& shape) : segment(carver, shape), total(carver, shape) {
     const int64_t lanes = shape.num_lanes(), width = shape.width, block_n = shape.block_n;
     q = carver.take<float>(lanes * shape.head_dim);
     scores = carver.take<float>(block_n * width);

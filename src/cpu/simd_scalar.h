@@ -6,7 +6,8 @@ using I = int32_t __attribute__((vector_size(16)));  // integers
 using M = int32_t __attribute__((vector_size(16)));  // a truth per lane
 
 constexpr int kLanes = 4;
-constexpr int kRows = 4;  // rows of a register block: kRows * 2 accumulators, 2 vectors, 1 broadcast
+constexpr int kRows =
+    4;  // rows of a register block: kRows * 2 accumulators, 2 vectors, 1 broadcast
 
 inline F load(const float* p) {
   F x;
@@ -52,8 +53,8 @@ inline F exponent_from_low_bits(F x) {
   __builtin_memcpy(&x, &bits, sizeof(x));
   return x;
 }
-// x * log2(e) - n for the integer n next to it, without the rounding error of the product: n * kHigh is
-// exact, and so is the first difference.
+// x * log2(e) - n for the integer n next to it, without the rounding error of the product: n *
+// kHigh is exact, and so is the first difference.
 inline F log2_fraction(F x, F n) {
   constexpr float kHigh = 0.693359375f, kLow = -2.12194440e-4f, kLog2e = 1.44269504f;
   return mul(sub(sub(x, mul(n, all(kHigh))), mul(n, all(kLow))), all(kLog2e));

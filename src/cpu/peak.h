@@ -1,0 +1,16 @@
+// How many fp32 multiply-adds this machine does per second, measured: what percentages of a
+// roofline are taken of.
+#pragma once
+
+#include <sirdar/device.hpp>
+
+namespace sirdar::cpu {
+
+// FLOP/s of `num_threads` threads doing independent register FMAs of `isa` (which must run here) at
+// once for about `seconds`; the smallest rate that all keep up together.
+double measure_peak_flops(Isa isa, int num_threads, double seconds);
+
+// Bytes per second that `num_threads` threads read together from memory far larger than the caches.
+double measure_read_bandwidth(int num_threads, double seconds);
+
+}  // namespace sirdar::cpu
