@@ -50,7 +50,8 @@ std::string print_fields(const C& config) {
 // Sets the fields named in `knobs`. Unknown names and unreadable values are errors.
 template <class C>
 Status override_fields(C& config, std::span<const std::pair<std::string, std::string>> knobs) {
-  for (const auto& [knob, text] : knobs) {
+  for (const auto& entry : knobs) {
+    const std::string &knob = entry.first, &text = entry.second;  // clang 14 captures no bindings
     bool is_known = false;
     Status status;
     std::string names;
