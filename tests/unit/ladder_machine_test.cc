@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -93,25 +94,30 @@ TEST(LadderBlocks, ArticleSizesFollowTheFormula) {
   EXPECT_EQ(article_blocks({20, 10, 1}, 1000), (Blocks{10, 20}));
 }
 
+// The fitting sizes fit, have the article's form, and the next larger ones of that form do not fit.
+void expect_largest(Tiling tiling, int64_t d, int64_t m) {
+  const Head head{1 << 20, d, 1};
+  const Blocks b = fitting_blocks(tiling, head, m);
+  if (b.block_m == 0) {
+    EXPECT_GT(footprint(tiling, {1, 1}, d), m);
+    return;
+  }
+  EXPECT_LE(footprint(tiling, b, d), m);
+  const bool swapped = tiling == Tiling::flash2;
+  const int64_t longer = swapped ? b.block_m : b.block_n;
+  EXPECT_EQ(swapped ? b.block_n : b.block_m, std::min(longer, d));
+  if (longer == ceil_div(m, 4 * d)) return;  // the article's own size
+  const int64_t next = longer + 1, shorter = std::min(next, d);
+  EXPECT_GT(footprint(tiling, swapped ? Blocks{next, shorter} : Blocks{shorter, next}, d), m);
+}
+
 TEST(LadderBlocks, FittingSizesFitAndTheNextDoNot) {
   for (const int64_t m : {40, 100, 1000, 10000, 100000}) {
     for (const int64_t d : {1, 4, 10, 64}) {
-      const Head head{1 << 20, d, 1};
-      for (const Tiling tiling :
-           {Tiling::flash1, Tiling::flash2, Tiling::recompute_backward, Tiling::flash2_backward}) {
-        const Blocks b = fitting_blocks(tiling, head, m);
-        if (b.block_m == 0) {
-          EXPECT_GT(footprint(tiling, {1, 1}, d), m);
-          continue;
-        }
-        EXPECT_LE(footprint(tiling, b, d), m);
-        const bool swapped = tiling == Tiling::flash2;
-        const int64_t longer = swapped ? b.block_m : b.block_n;
-        EXPECT_EQ(swapped ? b.block_n : b.block_m, std::min(longer, d));
-        if (longer == ceil_div(m, 4 * d)) continue;  // the article's own size
-        const int64_t next = longer + 1, shorter = std::min(next, d);
-        EXPECT_GT(footprint(tiling, swapped ? Blocks{next, shorter} : Blocks{shorter, next}, d), m);
-      }
+      expect_largest(Tiling::flash1, d, m);
+      expect_largest(Tiling::flash2, d, m);
+      expect_largest(Tiling::recompute_backward, d, m);
+      expect_largest(Tiling::flash2_backward, d, m);
     }
   }
 }
