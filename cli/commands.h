@@ -28,6 +28,7 @@ struct Verb {
   Action (*declare)(CLI::App& app);
 };
 
+Action declare_bench(CLI::App& app);
 Action declare_ladder(CLI::App& app);
 Action declare_compile(CLI::App& app);
 Action declare_cache(CLI::App& app);
