@@ -106,7 +106,8 @@ RowBounds condition(const Call& call, const Item& item, int64_t h, int64_t i, co
       one.slope_mod = std::abs(call.score_mod->derivative(call.bindings, point, 0, none));
       one.slope *= one.slope_mod;
       one.slope_relative += 8 * kEps32 * m[n];
-      m[n] = m[n] * one.slope_mod + std::abs(pair.logit);
+      // A logit of -inf has no weight and no rounding.
+      m[n] = m[n] * one.slope_mod + (std::isfinite(pair.logit) ? std::abs(pair.logit) : 0);
     }
     one.factor = reference::dropout_factor(call, item, h, i, pair.j);
     if (pair.weight > 0) row.mean_m += pair.weight * m[n];
@@ -221,7 +222,8 @@ struct GradientBounds {
     // rounded to the inputs' dtype before it meets q and k.
     const double epsilon_out = row_of(problem.output_dtype()).epsilon();
     const double epsilon_ds = operand_epsilon(problem) - kEps32;
-    const double common = kEps32 * (std::abs(row.softmax.lse) + 8) + epsilon_out + epsilon_ds;
+    const double lse = std::isfinite(row.softmax.lse) ? std::abs(row.softmax.lse) : 0;
+    const double common = kEps32 * (lse + 8) + epsilon_out + epsilon_ds;
     const double tiny = operand_tiny(problem);
     const size_t dq_at = static_cast<size_t>(dq_map.offset(item.b, item.q, i, h));
     // Where out is subnormal in its format, its rounding puts an absolute error into D.
