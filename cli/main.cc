@@ -14,7 +14,8 @@ namespace {
 
 // One row per verb, in the order of --help.
 constexpr Verb kVerbs[] = {
-    {"bench", "how fast problems run here, beside the roofline and the naive method", declare_bench},
+    {"bench", "how fast problems run here, beside the roofline and the naive method",
+     declare_bench},
     {"ladder", "the algorithms from naive softmax to FlashAttention-2, counted", declare_ladder},
     {"compile", "kernels compiled without running them (none in this build)", declare_compile},
     {"cache", "compiled kernels kept on disk (none in this build)", declare_cache},

@@ -24,10 +24,10 @@ Status supports(const Problem& problem, const Device& device) {
 
 Result<Config> configure(const Problem&, const Device&, const PlanOptions& options) {
   if (options.knobs.empty()) return Config{};
-  return Status(StatusCode::invalid_argument,
-                "knobs: the reference has none, '" + options.knobs[0].first +
-                    "' included; leave them out.",
-                "knobs");
+  return Status(
+      StatusCode::invalid_argument,
+      "knobs: the reference has none, '" + options.knobs[0].first + "' included; leave them out.",
+      "knobs");
 }
 
 std::string print(const Config&) { return "float64"; }
