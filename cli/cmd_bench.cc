@@ -1,5 +1,6 @@
 // bench: how fast problems run here, beside what the machine could do and beside the naive method.
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 #include <sirdar/sirdar.hpp>
 
 #include <fstream>
