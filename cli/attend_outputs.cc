@@ -23,6 +23,7 @@ bool is_widened(const TensorFile& file, io::ElementType type) {
 Result<AttendOutputs> AttendOutputs::allocate(const AttendFlags& flags,
                                               const AttendInputs& inputs) {
   AttendOutputs result;
+  result.is_bhsd_ = inputs.is_bhsd;
   result.forward_ = result.backward_ = inputs.args;
   // What only one of the passes reads must be absent from the other.
   result.forward_.dout = result.forward_.dlse = {};
@@ -58,15 +59,14 @@ Status AttendOutputs::add(std::string flag, const Text& file, DType dtype,
 
 // An output with the leading axes of `like`, laid out in the file as that is.
 Status AttendOutputs::add_like(std::string flag, const Text& file, DType dtype,
-                               const TensorView& like, int64_t last_axis, bool is_bhsd,
-                               TensorView& view) {
+                               const TensorView& like, int64_t last_axis, TensorView& view) {
   std::vector<int64_t> shape(like.shape.begin(), like.shape.begin() + like.rank);
   shape.back() = last_axis;
-  if (is_bhsd) std::swap(shape[shape.size() - 3], shape[shape.size() - 2]);
+  if (is_bhsd_) std::swap(shape[shape.size() - 3], shape[shape.size() - 2]);
   if (Status status = add(std::move(flag), file, dtype, std::move(shape), view); !status.ok()) {
     return status;
   }
-  if (is_bhsd) view = view.transposed(view.rank - 3, view.rank - 2);
+  if (is_bhsd_) view = view.transposed(view.rank - 3, view.rank - 2);
   return {};
 }
 
@@ -80,8 +80,8 @@ Status AttendOutputs::add_statistics(std::string flag, const Text& file, const T
 Status AttendOutputs::add_forward(const AttendFlags& flags, const AttendInputs& inputs) {
   const Problem& problem = inputs.forward;
   const TensorView& q = inputs.args.q;
-  if (Status status = add_like("-o", flags.out, problem.output_dtype(), q, problem.value_dim(),
-                               inputs.is_bhsd, forward_.out);
+  if (Status status =
+          add_like("-o", flags.out, problem.output_dtype(), q, problem.value_dim(), forward_.out);
       !status.ok()) {
     return status;
   }
@@ -103,8 +103,7 @@ Status AttendOutputs::add_backward(const AttendFlags& flags, const AttendInputs&
       {"--dv", &flags.dv, &args.v, &to.dv}};
   for (const auto& [flag, file, like, view] : alike) {
     const int64_t last_axis = like->shape[static_cast<size_t>(like->rank) - 1];
-    if (Status status = add_like(flag, *file, like->dtype, *like, last_axis, inputs.is_bhsd, *view);
-        !status.ok()) {
+    if (Status status = add_like(flag, *file, like->dtype, *like, last_axis, *view); !status.ok()) {
       return status;
     }
   }

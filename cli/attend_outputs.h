@@ -26,7 +26,7 @@ class AttendOutputs {
   Status add(std::string flag, const std::optional<std::string>& file, DType dtype,
              std::vector<int64_t> shape, TensorView& view);
   Status add_like(std::string flag, const std::optional<std::string>& file, DType dtype,
-                  const TensorView& like, int64_t last_axis, bool is_bhsd, TensorView& view);
+                  const TensorView& like, int64_t last_axis, TensorView& view);
   Status add_statistics(std::string flag, const std::optional<std::string>& file,
                         const TensorView& q, TensorView& view);
   Status add_forward(const AttendFlags& flags, const AttendInputs& inputs);
@@ -35,6 +35,7 @@ class AttendOutputs {
   Status check_files(const std::vector<std::string>& input_paths) const;
 
   std::deque<Output> outputs_;
+  bool is_bhsd_ = false;
   Args forward_, backward_;
 };
 
