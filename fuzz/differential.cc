@@ -2,6 +2,7 @@
 // instruction set of this machine, agrees with float64 and writes nothing else.
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
@@ -96,7 +97,9 @@ void plant_values(check::Inputs& inputs, Bytes& bytes) {
     const int64_t count = view.present() ? element_count(view) : 0;
     const int64_t target = (bytes.next() << 8 | bytes.next()) % std::max<int64_t>(count, 1);
     const float value = kValues[bytes.next() % kValues.size()];
-    if (count == 0) continue;
+    // An infinite value times a weight that underflows in fp32 only is NaN there and infinite here.
+    const bool is_infinite_value = std::isinf(value) && &view == &args.v;
+    if (count == 0 || is_infinite_value) continue;
     for_each_element(view, [&](int64_t offset, int64_t n) {
       if (n == target) store_element(view, offset, value);
     });

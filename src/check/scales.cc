@@ -23,8 +23,10 @@ struct Bound {
   explicit Bound(size_t size) : scale(size, 0), allowed(size, 0) {}
   // A term of size `part` that may be off by `relative` of itself, and by `absolute` more.
   void add(size_t at, double part, double relative, double absolute = 0) {
+    allowed[at] += absolute;
+    if (part == 0) return;  // whatever its relative error, infinite beside a logit of -inf
     scale[at] += part;
-    allowed[at] += part * relative + absolute;
+    allowed[at] += part * relative;
   }
 };
 
@@ -98,7 +100,9 @@ RowBounds condition(const Call& call, const Item& item, int64_t h, int64_t i, co
     const double alibi = std::abs(reference::alibi(call, item, h, i, pair.j));
     Conditioned one{pair, 1, std::abs(call.logits.derivative(pair.dot)), 1, 0, 0, 0};
     const double scaled = std::abs(call.logits.softmax_scale) * abs_dot(q_i, k_j);
-    m[n] = one.slope * abs_dot(q_i, k_j) + problem.softcap + bias + alibi;
+    // A saturated soft-cap passes nothing of its score on, however large.
+    const double passed = one.slope == 0 ? 0 : one.slope * abs_dot(q_i, k_j);
+    m[n] = passed + problem.softcap + bias + alibi;
     if (problem.softcap > 0) one.slope_relative = 8 * kEps32 * scaled / problem.softcap;
     if (call.score_mod) {
       const expression::Point point{pair.score, item.b, h, i, pair.j, item.q_pos(i)};
@@ -251,8 +255,10 @@ struct GradientBounds {
                                                 : 0;
       const double absolute = tiny + capped + dlogit.absolute * one.slope;
       for (size_t c = 0; c < q_i.size(); ++c) {
-        dq.add(dq_at + c, ddot * std::abs(k_j[c]), dlogit.relative, absolute * std::abs(k_j[c]));
-        dk.add(dk_at + c, ddot * std::abs(q_i[c]), dlogit.relative, absolute * std::abs(q_i[c]));
+        const double dq_part = ddot == 0 ? 0 : ddot * std::abs(k_j[c]);
+        const double dk_part = ddot == 0 ? 0 : ddot * std::abs(q_i[c]);
+        dq.add(dq_at + c, dq_part, dlogit.relative, absolute * std::abs(k_j[c]));
+        dk.add(dk_at + c, dk_part, dlogit.relative, absolute * std::abs(q_i[c]));
       }
       add_modifiers(item, h, i, one, dlogit);
     }
