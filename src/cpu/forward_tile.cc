@@ -85,7 +85,6 @@ void Tile::accumulate(int64_t segment, AccumulatorState& state) {
   for (Position begin = seen.begin / block_n * block_n; begin < seen.end; begin += block_n) {
     Block block;
     block.keys = {begin, min_of(begin + block_n, k_.length)};
-    block.next = {block.keys.end, min_of(block.keys.end + block_n, seen.end)};
     prepare_block(block);
     if (block.num_panels == 0) continue;
     for (int index = 0; index < num_panels_; ++index) run_panel(panel(index), block, state);
@@ -169,7 +168,6 @@ void Tile::run_panel(const Panel& panel, const Block& block, AccumulatorState& s
     qk.row_stride = stride;
     qk.column_stride = 1;
   }
-  prefetch(panel, block, qk);
   kernels.qk[panel.vectors - 1](qk);
   if (call_.has_logit_terms || cover == Cover::part) {
     apply_logits(panel, block, keys, cover, row_max);
@@ -183,18 +181,6 @@ void Tile::run_panel(const Panel& panel, const Block& block, AccumulatorState& s
   add_values(panel, block, keys, cover, state);
   std::copy_n(scratch_.new_max, panel.width, row_max);
   state.has_keys[panel.index] = 1;
-}
-
-// Each panel asks for its share of the next block, so that packing it finds it in the cache.
-void Tile::prefetch(const Panel& panel, const Block& block, QkArgs& args) const {
-  const int64_t share = (args.num_keys + call_.kernels.rows - 1) / call_.kernels.rows;
-  const int64_t first = panel.index * share;
-  const int num_rows = static_cast<int>(std::clamp<int64_t>(block.next.size() - first, 0, share));
-  const int64_t ahead = block.next.begin - block.keys.begin + first;
-  args.next_k = {block.k + ahead * call_.k.stride_row, call_.k.stride_row, num_rows,
-                 call_.shape.head_dim};
-  args.next_v = {block.v + ahead * call_.v.stride_row, call_.v.stride_row, num_rows,
-                 call_.shape.head_dim_v};
 }
 
 void Tile::apply_logits(const Panel& panel, const Block& block, Range keys, Cover cover,

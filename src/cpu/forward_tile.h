@@ -39,7 +39,6 @@ class Tile {
     bool has_part = false;   // some see only a part
     bool is_packed = false;  // both are in scratch too
     bool is_finite = true;   // V, where has_part
-    Range next;              // keys to come
   };
 
   int group() const { return static_cast<int>(call_.problem.group_size()); }
@@ -51,7 +50,6 @@ class Tile {
   Cover visible_part(const Panel& panel, const Block& block, Range& keys) const;
   void prepare_values(Block& block);
   void run_panel(const Panel& panel, const Block& block, AccumulatorState& state);
-  void prefetch(const Panel& panel, const Block& block, QkArgs& args) const;
   void apply_logits(const Panel& panel, const Block& block, Range keys, Cover cover,
                     const float* max_in);
   void add_values(const Panel& panel, const Block& block, Range keys, Cover cover,

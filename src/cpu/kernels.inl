@@ -36,12 +36,6 @@ inline F tanh_of(F x) {
   return select(less(size, all(0.625f)), near, signed_far);
 }
 
-inline void prefetch_row(const Prefetch& next, int row) {
-  if (row >= next.num_rows) return;
-  const float* at = next.rows + row * next.stride;
-  for (int c = 0; c < next.num_columns; c += 16) __builtin_prefetch(at + c, 0, 2);
-}
-
 // A block of `rows` keys by W vectors of queries; the reduction runs along head_dim.
 template <int rows, int W>
 inline void qk_rows(const QkArgs& args, int first, F (&row_max)[W]) {
@@ -91,11 +85,7 @@ __attribute__((noinline)) void qk_block(const QkArgs& args) {
   F row_max[W];
   for (int w = 0; w < W; ++w) row_max[w] = load(args.max_in + w * kLanes);
   int j = 0;
-  for (; j + kRows <= args.num_keys; j += kRows) {
-    prefetch_row(args.next_k, j / kRows);
-    prefetch_row(args.next_v, j / kRows);
-    qk_rows<kRows, W>(args, j, row_max);
-  }
+  for (; j + kRows <= args.num_keys; j += kRows) qk_rows<kRows, W>(args, j, row_max);
   qk_tail<kRows - 1, W>(args, j, row_max);
   for (int w = 0; w < W; ++w) store(args.max_out + w * kLanes, row_max[w]);
 }

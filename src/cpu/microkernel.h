@@ -9,13 +9,6 @@ namespace sirdar::cpu {
 
 inline constexpr int kMaxVectors = 2;
 
-// Rows that will be needed soon; a kernel asks for one of them per register block of its own work.
-struct Prefetch {
-  const float* rows = nullptr;
-  int64_t stride = 0;
-  int num_rows = 0, num_columns = 0;
-};
-
 // Scores of a run of keys: scores[j][lane] = scale * dot(k[j], q[lane]).
 struct QkArgs {
   // Element (j, c) is k[j / rows * block_stride + j % rows * row_stride + c * column_stride],
@@ -28,7 +21,6 @@ struct QkArgs {
   float* max_out = nullptr;       // [width] max_in with these scores; NaN scores are passed over
   float scale = 1;
   int num_keys = 0, head_dim = 0;
-  Prefetch next_k, next_v;
 };
 
 // From scores to masked logits, for panels that need more than the scaled dot product.
