@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "bench_naive.h"
+#include "blas.h"
 #include "check/inputs.h"
 #include "cpu/dispatch.h"
 #include "cpu/peak.h"
@@ -115,6 +116,7 @@ Result<BenchResult> measure(const Problem& problem, const BenchOptions& options)
   if (options.against_naive) {
     result.naive_refusal = NaiveAttention::refusal(problem);
     if (result.naive_refusal.empty()) {
+      result.naive_library = "OpenBLAS " + blas().core;
       naive = std::make_unique<NaiveAttention>(problem, isa.value(), result.num_threads);
     }
   }

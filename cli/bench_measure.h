@@ -32,6 +32,7 @@ struct BenchResult {
   double extra_mib = 0, jit_ms = 0;
   std::string device, isa;
   int num_threads = 0;
+  std::string naive_library;                      // whose sgemm, tuned for what
   std::string naive_refusal;                      // set: there are no naive times
   std::optional<Timing> naive_exp, naive_vector;  // std::exp; our vector exponential
 };

@@ -3,27 +3,20 @@
 #include <algorithm>
 #include <cmath>
 
+#include "blas.h"
 #include "core/geometry.h"
 #include "cpu/dispatch.h"
 #include "cpu/executor.h"
 
-#if SIRDAR_HAS_OPENBLAS
-#include <cblas.h>
-#endif
-
 namespace sirdar::cli {
 
 std::string NaiveAttention::refusal(const Problem& problem) {
-#if SIRDAR_HAS_OPENBLAS
+  if (blas().sgemm == nullptr) return "there is no libopenblas.so.0 here (Debian: libopenblas0)";
   const FeatureSet understood = feature::gqa | feature::head_dim_v | feature::causal |
                                 feature::window | feature::chunk | feature::top_left |
                                 feature::lse | feature::max_logit | feature::dtype_fp32;
   const FeatureSet foreign = problem.features().minus(understood);
   return foreign.empty() ? "" : "the naive method here does not understand " + foreign.str();
-#else
-  static_cast<void>(problem);
-  return "this program was built without OpenBLAS (Debian: libopenblas-dev)";
-#endif
 }
 
 NaiveAttention::NaiveAttention(const Problem& problem, Isa isa, int num_threads)
@@ -35,8 +28,8 @@ NaiveAttention::NaiveAttention(const Problem& problem, Isa isa, int num_threads)
                                problem.value_dim())) {}
 
 void NaiveAttention::run(const Args& args, NaiveSoftmax softmax) {
-#if SIRDAR_HAS_OPENBLAS
-  openblas_set_num_threads(num_threads_);
+  const Blas& library = blas();
+  library.set_num_threads(num_threads_);
   const RowMap q = row_map(args.q, Layout::dense), k = row_map(args.k, Layout::dense),
                v = row_map(args.v, Layout::dense);
   const int rows = static_cast<int>(problem_.seqlen_q), keys = static_cast<int>(problem_.seqlen_k);
@@ -46,21 +39,18 @@ void NaiveAttention::run(const Args& args, NaiveSoftmax softmax) {
   for (int64_t b = 0; b < problem_.batch; ++b) {
     for (int64_t h = 0; h < problem_.num_heads_q; ++h) {
       const int64_t head_kv = h / problem_.group_size();
-      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, keys, dim, problem_.scale(),
-                  data(args.q) + q.offset(b, {}, 0, h), static_cast<int>(q.stride_row),
-                  data(args.k) + k.offset(b, {}, 0, head_kv), static_cast<int>(k.stride_row), 0,
-                  scores_.data(), keys);
+      library.sgemm(Blas::kRowMajor, Blas::kNoTrans, Blas::kTrans, rows, keys, dim,
+                    problem_.scale(), data(args.q) + q.offset(b, {}, 0, h),
+                    static_cast<int>(q.stride_row), data(args.k) + k.offset(b, {}, 0, head_kv),
+                    static_cast<int>(k.stride_row), 0, scores_.data(), keys);
       softmax_rows(softmax);
       float* out = out_.data() + (b * rows * problem_.num_heads_q + h) * dim_v;
-      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, dim_v, keys, 1, scores_.data(),
-                  keys, data(args.v) + v.offset(b, {}, 0, head_kv), static_cast<int>(v.stride_row),
-                  0, out, static_cast<int>(problem_.num_heads_q * dim_v));
+      library.sgemm(Blas::kRowMajor, Blas::kNoTrans, Blas::kNoTrans, rows, dim_v, keys, 1,
+                    scores_.data(), keys, data(args.v) + v.offset(b, {}, 0, head_kv),
+                    static_cast<int>(v.stride_row), 0, out,
+                    static_cast<int>(problem_.num_heads_q * dim_v));
     }
   }
-#else
-  static_cast<void>(args);
-  static_cast<void>(softmax);
-#endif
 }
 
 // Row by row over the visible keys; the others get weight 0.

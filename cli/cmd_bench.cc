@@ -74,6 +74,7 @@ nlohmann::ordered_json to_json(const BenchResult& result) {
                               {"version", std::string(version())},
                               {"commit", SIRDAR_COMMIT}};
   if (result.naive_exp) {
+    json["naive_library"] = result.naive_library;
     json["naive_exp_ms"] = result.naive_exp->median_ms;
     json["naive_vector_ms"] = result.naive_vector->median_ms;
     json["faster_than_naive_exp"] = result.naive_exp->median_ms / result.time.median_ms;
@@ -99,8 +100,10 @@ void print_row(const BenchResult& result) {
     fmt::print(" {:>9.2f}x {:>9.2f}x", result.naive_exp->median_ms / result.time.median_ms,
                result.naive_vector->median_ms / result.time.median_ms);
   }
-  fmt::print("\n  {} {}; peak {:.4f} TFLOP/s, {:.1f} GB/s with {} threads\n", result.implementation,
-             result.config, result.peak_tflops, result.peak_gbytes_per_s, result.num_threads);
+  fmt::print("\n  {} {}; peak {:.4f} TFLOP/s, {:.1f} GB/s with {} threads{}{}\n",
+             result.implementation, result.config, result.peak_tflops, result.peak_gbytes_per_s,
+             result.num_threads, result.naive_library.empty() ? "" : "; naive by ",
+             result.naive_library);
   if (!result.naive_refusal.empty()) fmt::print("  not compared: {}\n", result.naive_refusal);
   std::fflush(stdout);
 }

@@ -79,6 +79,9 @@ TEST(CpuExecutor, RunsNestedCallsSerially) {
 }
 
 TEST(CpuExecutor, WorksInAForkedChild) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the thread sanitizer forbids threads in a child of a process with threads";
+#endif
   EXPECT_TRUE(run_counted(100, 4));
   for (int round = 0; round < 5; ++round) {
     const pid_t child = fork();
