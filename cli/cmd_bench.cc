@@ -9,6 +9,7 @@
 
 #include "bench_measure.h"
 #include "commands.h"
+#include "progress.h"
 
 namespace sirdar::cli {
 namespace {
@@ -143,14 +144,20 @@ int run_bench(const BenchFlags& flags) {
         "bench: no problem was given; name one, or a suite like bench/suites/cpu_forward.txt.");
   const Result<BenchOptions> options = bench_options(flags);
   if (!options.ok()) return fail(options.status());
-  if (!flags.json) print_header(flags);
+  Progress progress("bench");
+  int64_t done = 0;
+  bool is_first = true;
   for (const Problem& problem : problems.value()) {
+    progress.show(done++, static_cast<int64_t>(problems.value().size()), problem.str());
     const Result<BenchResult> result = measure(problem, options.value());
+    progress.clear();
     if (!result.ok()) return fail(result.status());
     if (flags.json) {
       fmt::print("{}\n", to_json(result.value()).dump());
       std::fflush(stdout);
     } else {
+      if (is_first) print_header(flags);
+      is_first = false;
       print_row(result.value());
     }
   }
