@@ -40,7 +40,7 @@ Timing timing(const std::vector<double>& ms) {
 std::vector<std::unique_ptr<check::Inputs>> make_buffers(const Problem& problem, const Cost& cost,
                                                          const Device& device) {
   const double caches = 2.0 * static_cast<double>(device.l2_bytes) * device.num_threads;
-  const int count = static_cast<int>(std::clamp(caches / cost.bytes() + 1, 2.0, 64.0));
+  const int count = static_cast<int>(std::clamp(caches / cost.bytes() + 1, 3.0, 64.0));
   std::vector<std::unique_ptr<check::Inputs>> buffers;
   for (int i = 0; i < count; ++i) {
     buffers.push_back(std::make_unique<check::Inputs>(problem, static_cast<uint64_t>(i) + 1,
@@ -64,17 +64,33 @@ struct Samples {
   std::vector<double> ours, peak_flops, naive_exp, naive_vector;
 };
 
-// One turn of everything.
-Status take(const Plan& plan, const Args& args, Isa isa, NaiveAttention* naive, Samples& samples) {
+// One turn of everything, each on data of its own: nobody finds the caches warmed by another.
+struct Turn {
+  const Args& ours;
+  const Args& naive_exp;
+  const Args& naive_vector;
+};
+Status take(const Plan& plan, const Turn& turn, Isa isa, NaiveAttention* naive, Samples& samples) {
   samples.peak_flops.push_back(
       cpu::measure_peak_flops(isa, plan.device().num_threads, kPeakSeconds));
   Status status;
-  samples.ours.push_back(milliseconds([&] { status = plan.run(args); }));
+  samples.ours.push_back(milliseconds([&] { status = plan.run(turn.ours); }));
   if (!status.ok() || naive == nullptr) return status;
-  samples.naive_exp.push_back(milliseconds([&] { naive->run(args, NaiveSoftmax::library_exp); }));
-  samples.naive_vector.push_back(milliseconds([&] { naive->run(args, NaiveSoftmax::vector_exp); }));
-  if (naive->difference(args) > 1e-4)
-    return {StatusCode::internal, "bench: the naive method gives another result than ours."};
+  samples.naive_exp.push_back(
+      milliseconds([&] { naive->run(turn.naive_exp, NaiveSoftmax::library_exp); }));
+  samples.naive_vector.push_back(
+      milliseconds([&] { naive->run(turn.naive_vector, NaiveSoftmax::vector_exp); }));
+  return {};
+}
+
+// The methods must compute the same thing before their times are compared.
+Status check_naive(const Plan& plan, const Args& args, NaiveAttention& naive) {
+  if (Status status = plan.run(args); !status.ok()) return status;
+  for (const NaiveSoftmax softmax : {NaiveSoftmax::library_exp, NaiveSoftmax::vector_exp}) {
+    naive.run(args, softmax);
+    if (!(naive.difference(args) <= 1e-4))
+      return {StatusCode::internal, "bench: the naive method gives another result than ours."};
+  }
   return {};
 }
 
@@ -126,13 +142,22 @@ Result<BenchResult> measure(const Problem& problem, const BenchOptions& options)
 
   Samples samples;
   double spent_ms = 0;
-  // The first turn warms up and is dropped.
-  for (int turn = 0;; ++turn) {
-    Args args = buffers[static_cast<size_t>(turn) % buffers.size()]->args();
+  const auto args_of = [&](int index) {
+    Args args = buffers[static_cast<size_t>(index) % buffers.size()]->args();
     args.workspace = workspace.data;
     args.workspace_bytes = workspace.size;
+    return args;
+  };
+  if (naive != nullptr) {
+    if (Status status = check_naive(plan, args_of(0), *naive); !status.ok()) return status;
+  }
+  // The first turn warms up and is dropped.
+  for (int turn = 0;; ++turn) {
+    const Args ours = args_of(turn), exp = args_of(turn + 1), vector = args_of(turn + 2);
     Status status;
-    spent_ms += milliseconds([&] { status = take(plan, args, isa.value(), naive.get(), samples); });
+    spent_ms += milliseconds([&] {
+      status = take(plan, {ours, exp, vector}, isa.value(), naive.get(), samples);
+    });
     if (!status.ok()) return status;
     if (turn == 0) samples = {};
     const bool is_enough = turn >= kRepetitions && spent_ms >= options.min_seconds * 1e3;

@@ -35,20 +35,23 @@ void NaiveAttention::run(const Args& args, NaiveSoftmax softmax) {
   const int rows = static_cast<int>(problem_.seqlen_q), keys = static_cast<int>(problem_.seqlen_k);
   const int dim = static_cast<int>(problem_.head_dim),
             dim_v = static_cast<int>(problem_.value_dim());
+  // A stride of a single row is not known, and not read.
+  const auto leading = [](const RowMap& map, int columns) {
+    return std::max(static_cast<int>(map.stride_row), columns);
+  };
   const auto data = [](const TensorView& view) { return static_cast<const float*>(view.data); };
   for (int64_t b = 0; b < problem_.batch; ++b) {
     for (int64_t h = 0; h < problem_.num_heads_q; ++h) {
       const int64_t head_kv = h / problem_.group_size();
       library.sgemm(Blas::kRowMajor, Blas::kNoTrans, Blas::kTrans, rows, keys, dim,
-                    problem_.scale(), data(args.q) + q.offset(b, {}, 0, h),
-                    static_cast<int>(q.stride_row), data(args.k) + k.offset(b, {}, 0, head_kv),
-                    static_cast<int>(k.stride_row), 0, scores_.data(), keys);
+                    problem_.scale(), data(args.q) + q.offset(b, {}, 0, h), leading(q, dim),
+                    data(args.k) + k.offset(b, {}, 0, head_kv), leading(k, dim), 0, scores_.data(),
+                    keys);
       softmax_rows(softmax);
       float* out = out_.data() + (b * rows * problem_.num_heads_q + h) * dim_v;
       library.sgemm(Blas::kRowMajor, Blas::kNoTrans, Blas::kNoTrans, rows, dim_v, keys, 1,
                     scores_.data(), keys, data(args.v) + v.offset(b, {}, 0, head_kv),
-                    static_cast<int>(v.stride_row), 0, out,
-                    static_cast<int>(problem_.num_heads_q * dim_v));
+                    leading(v, dim_v), 0, out, static_cast<int>(problem_.num_heads_q * dim_v));
     }
   }
 }
