@@ -179,9 +179,6 @@ const Word kWords[] = {
     {"fp8_e4m3", Form::plain, "dtype",
      [](Draft& d, Value) { return set_dtype(d, DType::fp8_e4m3); }, "fp8_e4m3",
      "dtype of q, k and v"},
-    {"fp8_e5m2", Form::plain, "dtype",
-     [](Draft& d, Value) { return set_dtype(d, DType::fp8_e5m2); }, "fp8_e5m2",
-     "dtype of q, k and v"},
     {"kv", Form::colon, "dtype_kv",
      [](Draft& d, Value v) {
        DType dtype{};

@@ -42,7 +42,9 @@ constexpr Rule kRules[] = {
     {"V032", "tensors", "only an fp32 expression tensor has a gradient"},
     {"V033", "tensors", "every tensor and scalar is read by an expression"},
     {"V034", "score_mod",
-     "score_mod and mask_mod are expressions of at most 65536 bytes (docs/expressions.md)"},
+     "score_mod and mask_mod are expressions of at most 16384 bytes (docs/expressions.md)"},
+    {"V035", "seqlen_q",
+     "with an expression, batch, num_heads_q, seqlen_q and seqlen_k are at most 2^31 - 1"},
     // The arguments of a run.
     {"V040", "q", "what the problem asks for is present"},
     {"V041", "q", "what the problem does not ask for is absent"},

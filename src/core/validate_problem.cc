@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
+#include <limits>
 
 #include "core/rules.h"
 #include "expression/names.h"
@@ -12,7 +13,8 @@ namespace sirdar {
 namespace {
 
 constexpr int64_t kMaxHeadDim = 512;
-constexpr size_t kMaxExpression = 1 << 16;
+// The language counts positions, heads and sequences in 32 bits.
+constexpr int64_t kMaxExpressionIndex = std::numeric_limits<int32_t>::max();
 
 // Elements of a tensor that is described but perhaps not there yet; positions and byte counts must
 // stay far from the ends of 64 bits.
@@ -84,12 +86,13 @@ Status check_dtypes(const Problem& p) {
                               name_of(p.dtype_kv), name_of(p.dtype_q)));
   const DType out = p.output_dtype();
   const DType narrow = is_fp8(p.dtype_q) ? DType::bf16 : p.dtype_q;
-  if (out != narrow && out != DType::fp32)
-    return broken(
-        "V009", "dtype_out",
-        fmt::format("{} is not an output dtype for {} inputs; use {} or fp32, or leave it "
-                    "unset.",
-                    name_of(out), name_of(p.dtype_q), name_of(narrow)));
+  if (out != narrow && out != DType::fp32) {
+    const std::string other = narrow == DType::fp32 ? "" : fmt::format("{} or ", name_of(narrow));
+    return broken("V009", "dtype_out",
+                  fmt::format("{} is not an output dtype for {} inputs; use {}fp32, or leave it "
+                              "unset.",
+                              name_of(out), name_of(p.dtype_q), other));
+  }
   if (p.op == Op::backward && is_fp8(p.dtype_q))
     return broken(
         "V016", "dtype_q",
@@ -209,7 +212,8 @@ Status check_logits(const Problem& p) {
   if (!(p.dropout_p >= 0 && p.dropout_p < 1))
     return broken(
         "V023", "dropout_p",
-        fmt::format("{} is not a probability from 0 up to, not including, 1.", p.dropout_p));
+        fmt::format("{} is not a probability that a weight is dropped; use 0 or more, below 1.",
+                    p.dropout_p));
   if (!p.has_bias && (p.bias_axes != Axes{} || p.dtype_bias != DType::fp32))
     return broken("V025", p.bias_axes != Axes{} ? "bias_axes" : "dtype_bias",
                   "it is set although there is no bias; set has_bias or leave it.");
@@ -275,14 +279,17 @@ Status check_tensors(const Problem& p) {
 Status check_expressions(const Problem& p) {
   if (Status status = check_tensors(p); !status.ok()) return status;
   if (Status status = check_names(p); !status.ok()) return status;
-  const std::pair<std::string_view, std::string_view> texts[] = {{"score_mod", p.score_mod},
-                                                                 {"mask_mod", p.mask_mod}};
-  for (const auto& [name, text] : texts)
-    if (text.size() > kMaxExpression)
-      return broken("V034", name,
-                    fmt::format("its text has {} bytes; at most {} are allowed.", text.size(),
-                                kMaxExpression));
   if (p.score_mod.empty() && p.mask_mod.empty()) return {};
+  const std::pair<std::string_view, int64_t> indices[] = {{"batch", p.batch},
+                                                          {"num_heads_q", p.num_heads_q},
+                                                          {"seqlen_q", p.seqlen_q},
+                                                          {"seqlen_k", p.seqlen_k}};
+  for (const auto& [name, size] : indices)
+    if (size > kMaxExpressionIndex)
+      return broken("V035", name,
+                    fmt::format("{} is more than the {} that expressions can count; split it, or "
+                                "leave out score_mod and mask_mod.",
+                                size, kMaxExpressionIndex));
   const Result<expression::Modifications> parsed = expression::parse(p);
   if (parsed.ok()) return {};
   const std::string& argument = parsed.status().argument();

@@ -5,9 +5,13 @@
 
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
+#include <set>
 
+#include "core/rules.h"
 #include "shared/float_bits.h"
+#include "support/rule_cases.h"
 
 namespace sirdar {
 namespace {
@@ -101,6 +105,87 @@ TEST(Merge, RaggedNarrowRows) {
     EXPECT_EQ(bf16_to_float(out[n]), static_cast<float>(4 * n + 6));
     EXPECT_FLOAT_EQ(lse[n], std::log(4.0f));
   }
+}
+
+// Two rows of one head and two columns on either side, and a third place to write to.
+struct Broken {
+  alignas(64) float memory[6][8] = {};
+  MergeArgs args;
+  Broken() {
+    TensorView* views[] = {&args.out_a, &args.lse_a, &args.out_b,
+                           &args.lse_b, &args.out,   &args.lse};
+    for (int n = 0; n < 6; ++n) {
+      *views[n] = n % 2 == 0 ? TensorView::contiguous(memory[n], DType::fp32, {1, 2, 1, 2})
+                             : TensorView::contiguous(memory[n], DType::fp32, {1, 1, 2});
+    }
+  }
+};
+
+struct RuleCase {
+  std::string_view rule;
+  std::function<void(Broken&)> breaks;
+  std::string_view message;  // a part of it
+};
+
+const std::vector<RuleCase>& rule_cases() {
+  static const std::vector<RuleCase> all = {
+      {"V070", [](Broken& b) { b.args.out_a = {}; }, "out_a: it is missing"},
+      {"V070", [](Broken& b) { b.args.lse_a = {}; }, "lse_a: it is missing"},
+      {"V070", [](Broken& b) { b.args.out_b = {}; }, "out_b: it is missing"},
+      {"V070", [](Broken& b) { b.args.lse_b = {}; }, "lse_b: it is missing"},
+      {"V070", [](Broken& b) { b.args.out = {}; }, "out: it is missing"},
+      {"V070", [](Broken& b) { b.args.lse = {}; }, "lse: it is missing"},
+      {"V071",
+       [](Broken& b) {
+         b.args.out_a = TensorView::contiguous(b.memory[0], DType::fp32, {2, 2});
+       },
+       "out_a: rank 2 is neither"},
+      {"V071", [](Broken& b) { b.args.out_b.shape[3] = 1; }, "out_b: its shape differs"},
+      {"V071", [](Broken& b) { b.args.out.shape[1] = 1; }, "out: its shape differs"},
+      {"V072", [](Broken& b) { b.args.lse_a.shape[2] = 1; }, "lse_a: its shape does not fit"},
+      {"V072",
+       [](Broken& b) {
+         b.args.lse_b = TensorView::contiguous(b.memory[3], DType::fp32, {1, 2});
+       },
+       "lse_b: its shape does not fit"},
+      {"V072", [](Broken& b) { std::swap(b.args.lse.shape[1], b.args.lse.shape[2]); },
+       "lse: its shape does not fit"},
+      {"V073", [](Broken& b) { b.args.out_a.dtype = DType::fp8_e4m3; }, "out_a: dtype fp8_e4m3"},
+      {"V073", [](Broken& b) { b.args.out.dtype = DType::int32; }, "use fp32, bf16 or fp16"},
+      {"V073", [](Broken& b) { b.args.lse_b.dtype = DType::bf16; }, "use fp32."},
+      {"V074", [](Broken& b) { b.args.out.data = b.args.out_b.data; },
+       "out: it shares memory with out_b"},
+      {"V074", [](Broken& b) { b.args.out.data = b.memory[0] + 2; },
+       "out: it shares memory with out_a"},
+      {"V074", [](Broken& b) { b.args.lse.data = b.args.lse_b.data; },
+       "lse: it shares memory with lse_b"},
+      {"V074", [](Broken& b) { b.args.lse.data = b.args.out.data; }, "it shares memory with lse"},
+  };
+  return all;
+}
+
+TEST(MergeRules, TheBaseIsValid) {
+  Broken fine;
+  EXPECT_EQ(merge(fine.args).message(), "");
+}
+
+TEST(MergeRules, EachRuleIsSaidAndNothingIsWritten) {
+  for (const RuleCase& one : rule_cases()) {
+    Broken call;
+    one.breaks(call);
+    const Broken before = call;
+    testing::expect_broken(merge(call.args), one.rule, one.message);
+    EXPECT_EQ(std::memcmp(before.memory, call.memory, sizeof call.memory), 0) << one.message;
+  }
+}
+
+TEST(MergeRules, EveryRuleHasACase) {
+  std::set<std::string_view> covered;
+  for (const RuleCase& one : rule_cases()) covered.insert(one.rule);
+  for (const Rule& rule : rules())
+    if (rule.id >= "V070") {
+      EXPECT_TRUE(covered.contains(rule.id)) << rule.id;
+    }
 }
 
 }  // namespace

@@ -27,6 +27,12 @@ Problem base() {
   return p;
 }
 
+constexpr int64_t kTooLong = int64_t{1} << 31;
+Problem& beyond_expressions(Problem& p) {
+  p.mask_mod = "q_pos >= k";
+  return p;
+}
+
 struct Case {
   std::string_view rule;
   std::function<void(Problem&)> breaks;
@@ -51,7 +57,13 @@ const std::vector<Case>& cases() {
       {"V007", [](Problem& p) { p.dtype_q = static_cast<DType>(99); }, "unknown"},
       {"V008", [](Problem& p) { p.dtype_kv = DType::bf16; }, "bf16 differs from dtype_q = fp32"},
       {"V009", [](Problem& p) { p.dtype_out = DType::fp16; },
-       "fp16 is not an output dtype for fp32"},
+       "fp16 is not an output dtype for fp32 inputs; use fp32, or leave it unset."},
+      {"V009",
+       [](Problem& p) {
+         p.dtype_q = p.dtype_kv = DType::fp8_e4m3;
+         p.dtype_out = DType::fp16;
+       },
+       "use bf16 or fp32, or leave it unset."},
       {"V010", [](Problem& p) { p.layout_q = Layout::paged; }, "queries cannot be paged"},
       {"V011", [](Problem& p) { p.total_k = 3; }, "total_k: 3 is given"},
       {"V012",
@@ -180,7 +192,15 @@ const std::vector<Case>& cases() {
        },
        "'w' is read by neither"},
       {"V034", [](Problem& p) { p.score_mod = "score +"; }, "score_mod: "},
-      {"V034", [](Problem& p) { p.score_mod = std::string((1 << 16) + 1, ' '); }, "65537 bytes"},
+      {"V034", [](Problem& p) { p.score_mod = std::string((16 << 10) + 1, ' '); },
+       "16385 bytes and 16384 are allowed"},
+      {"V034", [](Problem& p) { p.mask_mod = std::string(100000, '('); },
+       "100000 bytes and 16384 are allowed"},
+      {"V035", [](Problem& p) { beyond_expressions(p).seqlen_k = kTooLong; },
+       "seqlen_k: 2147483648 is more than the 2147483647"},
+      {"V035", [](Problem& p) { beyond_expressions(p).seqlen_q = kTooLong; }, "seqlen_q: 21474"},
+      {"V035", [](Problem& p) { beyond_expressions(p).batch = kTooLong; }, "batch: 2147483648"},
+      {"V035", [](Problem& p) { beyond_expressions(p).num_heads_q = kTooLong; }, "num_heads_q: "},
   };
   return all;
 }
@@ -209,6 +229,16 @@ TEST(ValidateProblem, EmptySizesAreLegal) {
                                       "bwd sq0 sk4", "bwd b0 s3", "s4 scale:0", "s4 scale:-2"}) {
     EXPECT_EQ(Problem::parse(text).value().validate().message(), "") << text;
   }
+}
+
+TEST(ValidateProblem, ExpressionsReachAsFarAsTheirIntegers) {
+  Problem p = base();
+  p.mask_mod = "q_pos >= k";
+  p.seqlen_q = p.seqlen_k = kTooLong - 1;
+  EXPECT_EQ(p.validate().message(), "");
+  p.mask_mod.clear();
+  p.seqlen_q = p.seqlen_k = kTooLong;
+  EXPECT_EQ(p.validate().message(), "");
 }
 
 TEST(ValidateProblem, DocumentOfRulesIsCurrent) {
