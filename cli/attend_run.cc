@@ -1,6 +1,6 @@
 #include "attend_run.h"
 
-#include "check/compare.h"
+#include "check/run_check.h"
 #include "core/geometry.h"
 #include "io/array.h"
 #include "peak_memory.h"
@@ -8,8 +8,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
-#include <cmath>
 
 namespace sirdar::cli {
 namespace {
@@ -43,23 +43,21 @@ Result<PassReport> run_pass(const Problem& problem, const Args& args, const Plan
 }
 
 CheckReport check_pass(const Problem& problem, const Args& args) {
-  CheckReport report;
-  double max_error = 0, worst_ratio = -1;
-  std::string worst_output;
-  for (const check::Expected& expected : check::expected_outputs(problem, args)) {
-    const check::Deviation deviation = check::compare(expected);
-    const double error = std::fabs(deviation.expected - deviation.actual);
-    if (std::isfinite(error)) max_error = std::max(max_error, error);
-    if (deviation.ratio > worst_ratio) worst_ratio = deviation.ratio, worst_output = expected.name;
-    if (deviation.ok) continue;
-    report.ok = false;
-    report.text = fmt::format("{} is {:.9g} where float64 gives {:.9g}", deviation.where,
-                              deviation.actual, deviation.expected);
-    return report;
+  const check::Oracle oracle = check::make_oracle(problem, args);
+  const check::Verdict verdict = check::judge(oracle);
+  if (!verdict.faults.empty()) return {false, verdict.faults.front()};
+  double max_error = 0, worst_ratio = 0;
+  std::string worst_output = oracle.expected.front().name;
+  for (size_t n = 0; n < oracle.expected.size(); ++n) {
+    const check::Deviation& deviation = verdict.deviations[n];
+    max_error = std::max(max_error, deviation.error);
+    if (deviation.ratio > worst_ratio) {
+      worst_ratio = deviation.ratio;
+      worst_output = oracle.expected[n].name;
+    }
   }
-  report.text = fmt::format("max error {:.2g}, {:.2f} of what rounding allows ({})", max_error,
-                            std::max(worst_ratio, 0.0), worst_output);
-  return report;
+  return {true, fmt::format("max error {:.2g}, {:.2f} of what rounding allows ({})", max_error,
+                            worst_ratio, worst_output)};
 }
 
 }  // namespace sirdar::cli

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -31,25 +32,25 @@ double representable(const TensorView& view, double value) {
 
 }  // namespace
 
-Deviation compare(const Expected& expected) {
+Deviation compare(const Expected& expected, const TensorView& view) {
   Deviation result;
-  for_each_element(expected.view, [&](int64_t offset, int64_t index) {
+  for_each_element(view, [&](int64_t offset, int64_t index) {
     const size_t n = static_cast<size_t>(index);
-    const double actual = load_element(expected.view, offset);
-    const double rounded = representable(expected.view, expected.value[n]);
+    const double actual = load_element(view, offset);
+    const double rounded = representable(view, expected.value[n]);
     double ratio = 0, units = 0;
     if (std::isnan(rounded) || std::isinf(rounded) || !std::isfinite(actual)) {
       // Near the largest number of a narrow format either side of overflow is a fair rounding.
       const double value = expected.value[n], allowed = expected.allowed[n];
       const bool same = std::isnan(rounded)
                             ? std::isnan(actual)
-                            : actual == rounded ||
-                                  actual == representable(expected.view, value + allowed) ||
-                                  actual == representable(expected.view, value - allowed);
+                            : actual == rounded || actual == representable(view, value + allowed) ||
+                                  actual == representable(view, value - allowed);
       ratio = same ? 0 : std::numeric_limits<double>::infinity();
       units = ratio;
     } else {
       const double error = std::abs(actual - expected.value[n]);
+      result.error = std::max(result.error, error);
       ratio = error == 0 ? 0 : error / expected.allowed[n];
       units = error == 0 ? 0 : error / (expected.scale[n] * expected.epsilon);
       if (std::isnan(ratio)) ratio = std::numeric_limits<double>::infinity();
@@ -65,5 +66,7 @@ Deviation compare(const Expected& expected) {
   result.ok = !(result.ratio > 1);
   return result;
 }
+
+Deviation compare(const Expected& expected) { return compare(expected, expected.view); }
 
 }  // namespace sirdar::check

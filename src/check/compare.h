@@ -2,9 +2,9 @@
 //
 // The error of an output element is divided by its natural scale times epsilon:
 //   out_ic  sum_j p_ij |v_jc|            dv_jc  sum_i p_ij |dout_ic|
-//   lse_i   1 + |largest part of a logit|  dS_ij  p_ij (sum_c |dout_ic| (|v_jc| + sum_l p_il
-//   |v_lc|) + |dlse_i|) dq, dk, dbias, dsink, expression tensors: the sums over |dS_ij| that make
-//   them, without signs.
+//   lse_i   1 + |largest part of a logit|
+//   dS_ij   p_ij (sum_c |dout_ic| (|v_jc| + sum_l p_il |v_lc|) + |dlse_i|)
+//   dq, dk, dbias, dsink, expression tensors: the sums over |dS_ij| that make them, without signs.
 // What is allowed follows from how a sound implementation rounds: see allowance() in scales.cc.
 #pragma once
 
@@ -26,12 +26,13 @@ struct Expected {
   std::vector<double> value, scale, allowed;
 };
 
-// All outputs of a call. Throws std::bad_alloc.
+// All outputs of a call; gradients at the out and lse that `args` holds. Throws std::bad_alloc.
 std::vector<Expected> expected_outputs(const Problem& problem, const Args& args);
 
 struct Deviation {
   bool ok = true;
   double worst = 0;   // error / (scale * epsilon), largest over the elements
+  double error = 0;   // largest, in the output's own units; of the finite ones
   double ratio = 0;   // error / allowed, largest; above 1: a failure
   std::string where;  // "out[0, 3, 1, 7]"
   double expected = 0, actual = 0;
@@ -39,5 +40,7 @@ struct Deviation {
 
 // NaN, +inf and -inf must stand exactly where float64 has them.
 Deviation compare(const Expected& expected);
+// Of values that lie elsewhere, in a view of the same shape and dtype.
+Deviation compare(const Expected& expected, const TensorView& actual);
 
 }  // namespace sirdar::check

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <deque>
 #include <new>
 
 #include "check/naive.h"
@@ -27,27 +28,6 @@ void fail(Report& report, const std::string& what, const Problem& problem, uint6
                             report.implementation, what, origin(problem, seed));
 }
 
-// Every output against float64, and against how far the naive computation is off.
-void judge(Report& report, const Oracle& oracle, const Problem& problem, uint64_t seed) {
-  const auto& [expected, naive] = oracle;
-  for (size_t n = 0; n < expected.size(); ++n) {
-    const Deviation deviation = compare(expected[n]);
-    report.outputs.push_back({expected[n].name, deviation.worst, naive[n].worst});
-    if (!deviation.ok) {
-      fail(report,
-           fmt::format("{} is {:.9g} and float64 gives {:.9g}: {:.3g} times the allowed error",
-                       deviation.where, deviation.actual, deviation.expected, deviation.ratio),
-           problem, seed);
-    } else if (deviation.worst > kNaiveFactor * (naive[n].worst + 1)) {
-      fail(report,
-           fmt::format("{} is off by {:.3g} epsilons of its scale, far more than the {:.3g} of a "
-                       "plain computation",
-                       expected[n].name, deviation.worst, naive[n].worst),
-           problem, seed);
-    }
-  }
-}
-
 std::string summary(const Report& report) {
   std::string text = report.implementation + ": ok";
   for (const OutputReport& output : report.outputs) {
@@ -59,12 +39,66 @@ std::string summary(const Report& report) {
 
 }  // namespace
 
-Oracle make_oracle(Inputs& inputs) {
-  Oracle oracle{expected_outputs(inputs.problem(), inputs.args()), {}};
-  inputs.reset_outputs();
-  run_naive(inputs.problem(), inputs.args());
-  for (const Expected& one : oracle.expected) oracle.naive.push_back(compare(one));
+namespace {
+
+// A gap-free view with the shape and dtype of `like`.
+TensorView row_major(const TensorView& like, void* data) {
+  TensorView view = like;
+  view.data = data;
+  int64_t stride = 1;
+  for (size_t axis = static_cast<size_t>(like.rank); axis-- > 0;) {
+    view.stride[axis] = stride;
+    stride *= std::max<int64_t>(like.shape[axis], 1);
+  }
+  return view;
+}
+
+}  // namespace
+
+Oracle make_oracle(const Problem& problem, const Args& args) {
+  Oracle oracle{expected_outputs(problem, args), {}};
+  // The outputs may hold what is to be judged, so the plain computation gets memory of its own.
+  Args apart = args;
+  std::vector<TensorView*> targets = {&apart.out, &apart.lse, &apart.max_logit, &apart.dq,
+                                      &apart.dk,  &apart.dv,  &apart.dbias,     &apart.dsink};
+  for (NamedTensor& gradient : apart.dtensors) targets.push_back(&gradient.view);
+  std::deque<std::vector<std::byte>> memory;
+  std::vector<TensorView> views;
+  for (const Expected& one : oracle.expected) {
+    const auto bytes = static_cast<size_t>(element_count(one.view) * size_bytes(one.view.dtype));
+    memory.emplace_back(std::max<size_t>(bytes, 1));
+    views.push_back(row_major(one.view, memory.back().data()));
+    if (bytes == 0) continue;
+    // Outputs share no memory, so their addresses tell them apart.
+    for (TensorView* target : targets) {
+      if (target->data == one.view.data) *target = views.back();
+    }
+  }
+  run_naive(problem, apart);
+  for (size_t n = 0; n < views.size(); ++n) {
+    oracle.naive.push_back(compare(oracle.expected[n], views[n]));
+  }
   return oracle;
+}
+
+Verdict judge(const Oracle& oracle) {
+  Verdict verdict;
+  for (size_t n = 0; n < oracle.expected.size(); ++n) {
+    const Deviation deviation = compare(oracle.expected[n]);
+    const double naive = oracle.naive[n].worst;
+    if (!deviation.ok) {
+      verdict.faults.push_back(
+          fmt::format("{} is {:.9g} where float64 gives {:.9g}: {:.3g} times the allowed error",
+                      deviation.where, deviation.actual, deviation.expected, deviation.ratio));
+    } else if (deviation.worst > kNaiveFactor * (naive + 1)) {
+      verdict.faults.push_back(
+          fmt::format("{} is off by {:.3g} epsilons of its scale, far more than the {:.3g} of a "
+                      "plain computation",
+                      oracle.expected[n].name, deviation.worst, naive));
+    }
+    verdict.deviations.push_back(deviation);
+  }
+  return verdict;
 }
 
 Report check(Inputs& inputs, const Oracle& oracle, const PlanOptions& options, uint64_t seed) {
@@ -90,7 +124,12 @@ Report check(Inputs& inputs, const Oracle& oracle, const PlanOptions& options, u
   if (const std::string damage = inputs.damage(); !damage.empty()) {
     fail(report, damage, problem, seed);
   }
-  judge(report, oracle, problem, seed);
+  const Verdict verdict = judge(oracle);
+  for (size_t n = 0; n < verdict.deviations.size(); ++n) {
+    report.outputs.push_back(
+        {oracle.expected[n].name, verdict.deviations[n].worst, oracle.naive[n].worst});
+  }
+  for (const std::string& fault : verdict.faults) fail(report, fault, problem, seed);
   if (report.ok) report.text = summary(report);
   return report;
 }
@@ -100,7 +139,7 @@ Report check(Inputs& inputs, const PlanOptions& options, uint64_t seed) try {
   if (const Result<Plan> plan = Plan::create(inputs.problem(), options); !plan.ok()) {
     return check(inputs, Oracle{}, options, seed);
   }
-  return check(inputs, make_oracle(inputs), options, seed);
+  return check(inputs, make_oracle(inputs.problem(), inputs.args()), options, seed);
 } catch (const std::bad_alloc&) {
   Report report;
   report.status =

@@ -37,8 +37,15 @@ struct Oracle {
   std::vector<Deviation> naive;
 };
 
-// accept() must have been called. Throws std::bad_alloc.
-Oracle make_oracle(Inputs& inputs);
+// Arguments must be valid; outputs are not touched. Throws std::bad_alloc.
+Oracle make_oracle(const Problem& problem, const Args& args);
+
+// What stands in the outputs now, held against both limits of docs/semantics.md.
+struct Verdict {
+  std::vector<Deviation> deviations;  // in the order of Oracle::expected
+  std::vector<std::string> faults;    // one for each output that is wrong
+};
+Verdict judge(const Oracle& oracle);
 
 // On the data that the oracle was made from. `seed` is only printed.
 Report check(Inputs& inputs, const Oracle& oracle, const PlanOptions& options, uint64_t seed);

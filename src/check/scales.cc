@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "check/compare.h"
+#include "core/elements.h"
 #include "core/geometry.h"
 #include "reference/rows.h"
 #include "shared/dtype.h"
@@ -16,6 +17,8 @@ using reference::Pair;
 using reference::Row;
 
 constexpr double kEps32 = 0x1p-23;
+// Rounding a small product to fp32, whose smallest steps are 2^-149.
+constexpr double kHalfStep32 = 0x1p-150;
 
 // Scale and allowance of one output, row-major.
 struct Bound {
@@ -26,14 +29,14 @@ struct Bound {
     allowed[at] += absolute;
     if (part == 0) return;  // whatever its relative error, infinite beside a logit of -inf
     scale[at] += part;
-    allowed[at] += part * relative;
+    allowed[at] += part * relative + kHalfStep32;
   }
 };
 
 // Smaller fp32 intermediates may be flushed to zero.
 constexpr double kFlushed = 0x1p-126;
 
-// The gradient of a logit: its size without signs, and how far it may be off.
+// The gradient of a logit: its size without signs, and how far it may be off in fp32.
 struct LogitGradient {
   double size, relative, absolute;
 };
@@ -44,7 +47,8 @@ struct Conditioned {
   double factor;          // dropout
   double slope;           // |d logit / d dot|
   double slope_mod;       // |d logit / d score|
-  double relative;        // allowed relative error of p
+  double relative32;      // allowed relative error of p in fp32
+  double relative;        // and of p as an operand of the product with v or dout
   double slope_relative;  // and of the slopes, which change with the score
   double abs_pv;          // filled by the backward pass: sum_c |dout_ic v_jc|
 };
@@ -56,8 +60,8 @@ struct Conditioned {
 //   (m_ij + sum_l p_il m_il) fp32 epsilons; exp, the running sum over n keys and the division: 8 +
 //   sqrt(n) fp32 epsilons; with inputs narrower than fp32, p is rounded to their dtype before it
 //   meets v: 1 epsilon of it.
-double allowance(double m, double mean_m, size_t n, double epsilon_p) {
-  return kEps32 * (4 * (m + mean_m) + 8 + std::sqrt(static_cast<double>(n))) + epsilon_p;
+double allowance(double m, double mean_m, size_t n) {
+  return kEps32 * (4 * (m + mean_m) + 8 + std::sqrt(static_cast<double>(n)));
 }
 
 // The format of matrix operands: the inputs' dtype, or bf16 where that is fp8.
@@ -98,7 +102,7 @@ RowBounds condition(const Call& call, const Item& item, int64_t h, int64_t i, co
     load_row(call.args.k, call.k.offset(item.b, item.k, pair.j, h / problem.group_size()), k_j);
     const double bias = std::abs(reference::bias(call, item, h, i, pair.j));
     const double alibi = std::abs(reference::alibi(call, item, h, i, pair.j));
-    Conditioned one{pair, 1, std::abs(call.logits.derivative(pair.dot)), 1, 0, 0, 0};
+    Conditioned one{pair, 1, std::abs(call.logits.derivative(pair.dot)), 1, 0, 0, 0, 0};
     const double scaled = std::abs(call.logits.softmax_scale) * abs_dot(q_i, k_j);
     // A saturated soft-cap passes nothing of its score on, however large.
     const double passed = one.slope == 0 ? 0 : one.slope * abs_dot(q_i, k_j);
@@ -120,10 +124,10 @@ RowBounds condition(const Call& call, const Item& item, int64_t h, int64_t i, co
   }
   const double epsilon_p = operand_epsilon(problem) - kEps32;
   for (size_t n = 0; n < pairs.size(); ++n) {
-    row.pairs[n].relative = allowance(m[n], row.mean_m, pairs.size(), epsilon_p);
+    row.pairs[n].relative32 = allowance(m[n], row.mean_m, pairs.size());
+    row.pairs[n].relative = row.pairs[n].relative32 + epsilon_p;
   }
-  row.sink_relative =
-      allowance(std::isfinite(sink) ? std::abs(sink) : 0, row.mean_m, pairs.size(), 0);
+  row.sink_relative = allowance(std::isfinite(sink) ? std::abs(sink) : 0, row.mean_m, pairs.size());
   return row;
 }
 
@@ -222,12 +226,14 @@ struct GradientBounds {
       one.abs_pv = one.factor * abs_dot(dout_i, v_j);
       delta += one.pair.weight * one.abs_pv;
     }
-    // p is made from the caller's lse, rounded to fp32; D from the caller's out, rounded; dS may be
-    // rounded to the inputs' dtype before it meets q and k.
-    const double epsilon_out = row_of(problem.output_dtype()).epsilon();
-    const double epsilon_ds = operand_epsilon(problem) - kEps32;
+    // p is made from the caller's lse and D from the caller's out: fp32 arithmetic, and so are
+    // dbias, dsink and the gradients of tensors. An implementation may as well sum D from p and dP,
+    // where out has been rounded, and round dS to the inputs' dtype before it meets q and k.
     const double lse = std::isfinite(row.softmax.lse) ? std::abs(row.softmax.lse) : 0;
-    const double common = kEps32 * (lse + 8) + epsilon_out + epsilon_ds;
+    const double common32 =
+        kEps32 * (lse + 8 + std::sqrt(static_cast<double>(problem.value_dim())));
+    const double narrow =
+        row_of(problem.output_dtype()).epsilon() + operand_epsilon(problem) - kEps32;
     const double tiny = operand_tiny(problem);
     const size_t dq_at = static_cast<size_t>(dq_map.offset(item.b, item.q, i, h));
     // Where out is subnormal in its format, its rounding puts an absolute error into D.
@@ -237,10 +243,10 @@ struct GradientBounds {
     }
     for (const Conditioned& one : row.pairs) {
       const Pair& pair = one.pair;
-      const double relative = one.relative + common;
+      const double relative = one.relative + common32 + narrow;
       const LogitGradient dlogit = {pair.weight * (one.abs_pv + delta),
-                                    relative + one.slope_relative,
-                                    kFlushed * (one.abs_pv + delta + 1) + pair.weight * delta_lost};
+                                    one.relative32 + common32 + one.slope_relative,
+                                    kFlushed * (one.abs_pv + delta + 1)};
       load_row(call.args.k, call.k.offset(item.b, item.k, pair.j, head_kv), k_j);
       const size_t dk_at = static_cast<size_t>(dk_map.offset(item.b, item.k, pair.j, head_kv));
       const size_t dv_at = static_cast<size_t>(dv_map.offset(item.b, item.k, pair.j, head_kv));
@@ -253,18 +259,20 @@ struct GradientBounds {
       const double capped = problem.softcap > 0 ? 4 * kEps32 * dlogit.size * one.slope_mod *
                                                       std::abs(call.logits.softmax_scale)
                                                 : 0;
-      const double absolute = tiny + capped + dlogit.absolute * one.slope;
+      const double absolute =
+          tiny + capped + (dlogit.absolute + pair.weight * delta_lost) * one.slope;
+      const double dot_relative = relative + one.slope_relative;
       for (size_t c = 0; c < q_i.size(); ++c) {
         const double dq_part = ddot == 0 ? 0 : ddot * std::abs(k_j[c]);
         const double dk_part = ddot == 0 ? 0 : ddot * std::abs(q_i[c]);
-        dq.add(dq_at + c, dq_part, dlogit.relative, absolute * std::abs(k_j[c]));
-        dk.add(dk_at + c, dk_part, dlogit.relative, absolute * std::abs(q_i[c]));
+        dq.add(dq_at + c, dq_part, dot_relative, absolute * std::abs(k_j[c]));
+        dk.add(dk_at + c, dk_part, dot_relative, absolute * std::abs(q_i[c]));
       }
       add_modifiers(item, h, i, one, dlogit);
     }
     if (problem.needs_dsink) {
-      dsink.add(static_cast<size_t>(h), row.softmax.sink_weight * delta, row.sink_relative + common,
-                row.softmax.sink_weight * delta_lost + kFlushed * (delta + 1));
+      dsink.add(static_cast<size_t>(h), row.softmax.sink_weight * delta,
+                row.sink_relative + common32, kFlushed * (delta + 1));
     }
   }
 
@@ -294,8 +302,8 @@ struct GradientBounds {
 std::vector<Expected> backward_outputs(const Call& call) {
   const Problem& problem = call.problem;
   const Args& args = call.args;
-  GradientBounds bounds{call,
-                        reference::backward(problem, args, reference::forward(problem, args))};
+  const reference::Forward saved{load_all(args.out), load_all(args.lse), {}};
+  GradientBounds bounds{call, reference::backward(problem, args, saved)};
   bounds.start();
   const RowMap dout = row_map(args.dout, problem.layout_q);
   const RowMap dlse = row_statistics_map(args.dlse, problem.layout_q);
@@ -310,18 +318,20 @@ std::vector<Expected> backward_outputs(const Call& call) {
   std::vector<Expected> all;
   const double epsilon =
       std::max(operand_epsilon(problem), row_of(problem.output_dtype()).epsilon());
-  const auto push = [&](std::string name, const TensorView& view, Row& value, Bound& bound) {
-    all.push_back(finish(std::move(name), view, epsilon, std::move(value), std::move(bound)));
+  const auto push = [&](std::string name, const TensorView& view, double coarsest, Row& value,
+                        Bound& bound) {
+    all.push_back(finish(std::move(name), view, coarsest, std::move(value), std::move(bound)));
   };
-  push("dq", args.dq, bounds.shape.dq, bounds.dq);
-  push("dk", args.dk, bounds.shape.dk, bounds.dk);
-  push("dv", args.dv, bounds.shape.dv, bounds.dv);
-  if (problem.needs_dbias) push("dbias", args.dbias, bounds.shape.dbias, bounds.dbias);
-  if (problem.needs_dsink) push("dsink", args.dsink, bounds.shape.dsink, bounds.dsink);
+  push("dq", args.dq, epsilon, bounds.shape.dq, bounds.dq);
+  push("dk", args.dk, epsilon, bounds.shape.dk, bounds.dk);
+  push("dv", args.dv, epsilon, bounds.shape.dv, bounds.dv);
+  if (problem.needs_dbias) push("dbias", args.dbias, kEps32, bounds.shape.dbias, bounds.dbias);
+  if (problem.needs_dsink) push("dsink", args.dsink, kEps32, bounds.shape.dsink, bounds.dsink);
   for (size_t t = 0; t < problem.tensors.size(); ++t) {
     for (const NamedTensor& gradient : args.dtensors) {
       if (problem.tensors[t].needs_grad && gradient.name == problem.tensors[t].name) {
-        push("d" + gradient.name, gradient.view, bounds.shape.dtensors[t], bounds.dtensors[t]);
+        push("d" + gradient.name, gradient.view, kEps32, bounds.shape.dtensors[t],
+             bounds.dtensors[t]);
       }
     }
   }

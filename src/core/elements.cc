@@ -116,4 +116,12 @@ int64_t element_count(const TensorView& view) {
   return count;
 }
 
+std::vector<double> load_all(const TensorView& view) {
+  std::vector<double> values(static_cast<size_t>(element_count(view)));
+  for_each_element(view, [&](int64_t offset, int64_t index) {
+    values[static_cast<size_t>(index)] = load_element(view, offset);
+  });
+  return values;
+}
+
 }  // namespace sirdar

@@ -3,6 +3,8 @@
 
 #include <sirdar/tensor.hpp>
 
+#include <vector>
+
 #include <span>
 
 namespace sirdar {
@@ -21,6 +23,9 @@ void store_row(const TensorView& view, int64_t offset, std::span<const double> r
 int64_t broadcast_offset(const TensorView& view, std::span<const int64_t> index, bool contiguous);
 
 int64_t element_count(const TensorView& view);
+
+// All elements, row-major. Throws std::bad_alloc.
+std::vector<double> load_all(const TensorView& view);
 
 // Calls visit(offset in the view, index in row-major order) for every element.
 template <class Visit>

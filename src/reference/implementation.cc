@@ -41,14 +41,6 @@ void store_all(const TensorView& view, const std::vector<double>& values) {
   });
 }
 
-std::vector<double> load_all(const TensorView& view) {
-  std::vector<double> values(static_cast<size_t>(element_count(view)));
-  for_each_element(view, [&](int64_t offset, int64_t index) {
-    values[static_cast<size_t>(index)] = load_element(view, offset);
-  });
-  return values;
-}
-
 void run_forward(const Problem& problem, const Args& args) {
   const reference::Forward result = reference::forward(problem, args);
   store_all(args.out, result.out);

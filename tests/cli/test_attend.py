@@ -1,5 +1,7 @@
 """`sirdar attend`: every flag, forward and backward, against the NumPy formula."""
 
+import re
+
 import formula
 import numpy as np
 import pytest
@@ -101,6 +103,15 @@ def test_a_feature_is_what_the_formula_says(sirdar, name):
     plain, plain_backward = results_of(lambda b: {})
     assert np.abs(sirdar.load("out") - stack(plain, "out")).max() > 1e-3, "no effect"
     assert np.abs(sirdar.load("dq") - stack(plain_backward, "dq")).max() > 1e-3, "no effect"
+
+
+def test_check_prints_the_largest_error(sirdar):
+    sirdar.save(q=8 * Q, k=K, v=V * np.geomspace(1e-3, 1e3, SK).astype(np.float32)[:, None, None])
+    result = sirdar.ok("attend", *INPUTS, "--scale", "0.5", "-o", "out.npy", "--check")
+    v = sirdar.load("v")
+    wanted = np.stack([formula.forward(8 * Q[b], K[b], v[b], scale=0.5)["out"] for b in range(B)])
+    printed = float(re.search(r"max error ([-+.e\d]+)", result.out)[1])
+    assert printed == pytest.approx(np.abs(sirdar.load("out") - wanted).max(), rel=0.06)
 
 
 def test_gradients_of_lse_bias_sink_and_tensors(sirdar):

@@ -36,7 +36,7 @@ inline void expect_conforms(const CorpusLine& line) {
   ASSERT_FALSE(ways.empty()) << "nothing serves a legal problem";
   const uint64_t seed = std::hash<std::string>()(line.text) % 1000;
   check::Inputs inputs(problem.value(), seed);
-  const check::Oracle oracle = check::make_oracle(inputs);
+  const check::Oracle oracle = check::make_oracle(inputs.problem(), inputs.args());
   for (const Variant& way : ways) {
     const check::Report report = check::check(inputs, oracle, way.options(), seed);
     EXPECT_TRUE(report.ok) << way.str() << "\n" << report.text;

@@ -112,6 +112,92 @@ TEST(CheckCompare, TheReferencePassesAndEveryChangedElementFails) {
   }
 }
 
+double at(const TensorView& view, int64_t index) { return load_element(view, index); }
+
+// Both limits together; `element` of the output that is `name` times `factor`.
+bool accepts_scaled(const check::Oracle& oracle, const check::Expected& one, int64_t element,
+                    double factor) {
+  int64_t place = 0;
+  for_each_element(one.view, [&](int64_t offset, int64_t index) {
+    if (index == element) place = offset;
+  });
+  const double before = at(one.view, place);
+  store_element(one.view, place, before * factor);
+  const bool accepted = check::judge(oracle).faults.empty();
+  store_element(one.view, place, before);
+  return accepted;
+}
+
+// Sums over many rows whose terms nearly cancel: a wrong sum is small beside the sizes of its
+// terms.
+TEST(CheckJudge, SeesWrongSumsOfGradients) {
+  for (const char* text :
+       {"bwd s256 h1 d64 fp32 bias sink dbias dsink", "bwd s256 h1 d64 bf16 bias sink dbias dsink",
+        "bwd s256 h1 d64 fp16 bias sink dbias dsink"}) {
+    check::Inputs inputs(parsed(text), 3, check::Style::plain);
+    compute(inputs);
+    const check::Oracle oracle = check::make_oracle(inputs.problem(), inputs.args());
+    ASSERT_TRUE(check::judge(oracle).faults.empty()) << check::judge(oracle).faults.front();
+    for (const check::Expected& one : oracle.expected) {
+      const int64_t count = element_count(one.view);
+      if (one.name == "dsink") {
+        for (const double factor : {-20.0, -1.0, 0.0, 0.5, 2.0})
+          EXPECT_FALSE(accepts_scaled(oracle, one, 0, factor)) << text << " dsink * " << factor;
+      }
+      if (one.name != "dbias") continue;
+      for (int64_t n = 0; n < count; n += count / 7) {
+        EXPECT_FALSE(accepts_scaled(oracle, one, n, -1)) << text << " " << n;
+        EXPECT_FALSE(accepts_scaled(oracle, one, n, 0)) << text << " " << n;
+      }
+    }
+  }
+}
+
+TEST(CheckJudge, LeavesTheOutputsAlone) {
+  check::Inputs inputs(parsed(kForward), 5);
+  compute(inputs);
+  const double before = at(inputs.args().out, 0);
+  (void)check::make_oracle(inputs.problem(), inputs.args());
+  EXPECT_EQ(at(inputs.args().out, 0), before);
+  EXPECT_EQ(inputs.damage(), "");
+}
+
+// Products near the smallest numbers of fp32 are rounded to whole steps of 2^-149.
+TEST(CheckJudge, AllowsRoundingOfTheSmallestNumbersAndNoMore) {
+  check::Inputs inputs(parsed("fwd s64 h1 d16 fp32"), 9, check::Style::plain);
+  for_each_element(inputs.args().v, [&](int64_t offset, int64_t) {
+    store_element(inputs.args().v, offset, at(inputs.args().v, offset) * 1e-42);
+  });
+  inputs.accept();
+  const check::Oracle oracle = check::make_oracle(inputs.problem(), inputs.args());
+  PlanOptions options;
+  options.implementation = "cpu.forward";
+  const Plan plan = Plan::create(inputs.problem(), options).value();
+  inputs.set_workspace(plan.workspace_bytes());
+  ASSERT_TRUE(plan.run(inputs.args()).ok());
+  const check::Verdict verdict = check::judge(oracle);
+  EXPECT_TRUE(verdict.faults.empty()) << verdict.faults.front();
+  const double before = at(inputs.args().out, 0);
+  store_element(inputs.args().out, 0, before + 100 * 0x1p-149);
+  EXPECT_FALSE(check::judge(oracle).faults.empty());
+}
+
+TEST(CheckCompare, TheLargestErrorIsNotThatOfTheWorstElement) {
+  check::Expected one;
+  float actual[2] = {1.5F, 100.125F};
+  one.name = "out";
+  one.view = TensorView::contiguous(actual, DType::fp32, {2});
+  one.epsilon = 0.25;
+  one.value = {1, 100};
+  one.scale = {1, 100};
+  one.allowed = {1, 100};
+  const check::Deviation deviation = check::compare(one);
+  EXPECT_EQ(deviation.error, 0.5);
+  one.allowed = {100, 0.5};
+  EXPECT_EQ(check::compare(one).where, "out[1]");
+  EXPECT_EQ(check::compare(one).error, 0.5);
+}
+
 TEST(CheckNaive, IsWithinItsOwnAllowance) {
   for (const char* text : {kForward, kBackward, "fwd b2 sq20 sk70 h2 d64 bf16 causal lse",
                            "bwd b1 sq20 sk33 h2 d32 fp16 window:5,2"}) {
