@@ -5,6 +5,7 @@
 #include "parse.h"
 #include "plan/cost.h"
 #include "plan/implementation.h"
+#include "plan/tiles.h"
 #include "tile_map.h"
 
 #include <CLI/CLI.hpp>
@@ -32,28 +33,17 @@ struct Decision {
   std::vector<Refusal> refusals;
 };
 
-// The tile sizes of the plan, where its config has them; else a size to draw with.
-int64_t tile_size(const Decision& decision, std::string_view field) {
-  constexpr int64_t kDefault = 64;
-  if (!decision.plan) return kDefault;
-  const std::string config = " " + decision.plan->config();
-  const size_t at = config.find(fmt::format(" {}=", field));
-  if (at == std::string::npos) return kDefault;
-  const size_t begin = at + field.size() + 2;
-  const std::string value = config.substr(begin, config.find(' ', begin) - begin);
-  const Result<int64_t> size = parse_integer(field, value, 1);
-  return size.ok() ? size.value() : kDefault;
+// The tiles of the plan, where its config has them; else tiles to draw with.
+TileSize tiles_of_plan(const Decision& decision) {
+  return tile_size(decision.plan ? decision.plan->config() : "");
 }
 
 Json tiles_of(const Decision& decision) {
-  const int64_t block_m = tile_size(decision, "block_m"), block_n = tile_size(decision, "block_n");
+  const auto [block_m, block_n] = tiles_of_plan(decision);
   const std::optional<TileCounts> counts = count_tiles(decision.problem, block_m, block_n);
   if (!counts) return nullptr;
-  return {{"block_m", block_m},
-          {"block_n", block_n},
-          {"empty", counts->none},
-          {"part", counts->part},
-          {"full", counts->all}};
+  return {{"block_m", block_m},   {"block_n", block_n},  {"empty", counts->none},
+          {"part", counts->part}, {"full", counts->all}, {"only_data_tell", counts->unknown}};
 }
 
 Json as_json(const Decision& decision) {
@@ -90,8 +80,8 @@ std::string as_text(const Decision& decision) {
 
 Status write_svg(const Decision& decision, const std::string& path) {
   constexpr int64_t kMaxCells = 128;
-  const TileMap map = tile_map(decision.problem, tile_size(decision, "block_m"),
-                               tile_size(decision, "block_n"), kMaxCells);
+  const auto [block_m, block_n] = tiles_of_plan(decision);
+  const TileMap map = tile_map(decision.problem, block_m, block_n, kMaxCells);
   const std::string svg = tile_map_svg(map, decision.problem.str());
   if (!map.unknown.empty()) {
     notice(fmt::format("{}: not drawn, because only the data tell: {}.", path,

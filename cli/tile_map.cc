@@ -1,55 +1,14 @@
 #include "tile_map.h"
 
-#include "core/geometry.h"
-#include "expression/expression.h"
+#include "plan/tiles.h"
 
 #include <algorithm>
 
 namespace sirdar::cli {
 namespace {
 
-// Both masks must allow a pair.
-Cover both(Cover a, Cover b) {
-  if (a == Cover::none || b == Cover::none) return Cover::none;
-  return a == Cover::all && b == Cover::all ? Cover::all : Cover::part;
-}
-
 // The tiles of one cell.
 Cover together(std::optional<Cover> a, Cover b) { return !a || *a == b ? b : Cover::part; }
-
-class Masks {
- public:
-  explicit Masks(const Problem& problem)
-      : structured_(structured_mask(problem.mask, problem.seqlen_q, problem.seqlen_k)),
-        shift_(problem.seqlen_k - problem.seqlen_q) {
-    if (problem.has_document) unknown_.emplace_back("document ids");
-    if (problem.has_mask_tensor) unknown_.emplace_back("the mask tensor");
-    if (problem.mask_mod.empty()) return;
-    // Whatever a mask_mod reads has values only when it runs.
-    const auto program =
-        expression::Program::parse(expression::Kind::mask_mod, problem.mask_mod, {}, {});
-    if (program.ok()) {
-      mask_mod_ = program.value();
-    } else {
-      unknown_.emplace_back("the mask_mod, which reads tensors or scalars");
-    }
-  }
-
-  const std::vector<std::string>& unknown() const { return unknown_; }
-  bool has_mask_mod() const { return mask_mod_.has_value(); }
-
-  Cover coverage(Range q, Range k) const {
-    const Cover structured = sirdar::coverage(structured_, q, k);
-    if (structured == Cover::none || !mask_mod_) return structured;
-    return both(structured, mask_mod_->coverage({}, {.q = q, .k = k, .shift = shift_}));
-  }
-
- private:
-  StructuredMask structured_;
-  int64_t shift_;
-  std::optional<expression::Program> mask_mod_;
-  std::vector<std::string> unknown_;
-};
 
 int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 
@@ -63,7 +22,8 @@ Range part_of(int64_t index, int64_t size, int64_t seqlen) {
 }
 
 // An expression is bounded better over small boxes than over large ones.
-Cover coverage_by_tiles(const Masks& masks, Range q, Range k, int64_t block_m, int64_t block_n) {
+Cover coverage_by_tiles(const KnownMasks& masks, Range q, Range k, int64_t block_m,
+                        int64_t block_n) {
   std::optional<Cover> cover;
   for (Position i = q.begin; i < q.end; i += block_m) {
     for (Position j = k.begin; j < k.end; j += block_n) {
@@ -83,7 +43,7 @@ TileMap tile_map(const Problem& problem, int64_t block_m, int64_t block_n, int64
   map.cell_n = cell_size(map.seqlen_k, block_n, max_cells);
   map.num_rows = ceil_div(map.seqlen_q, map.cell_m);
   map.num_columns = ceil_div(map.seqlen_k, map.cell_n);
-  const Masks masks(problem);
+  const KnownMasks masks(problem);
   map.unknown = masks.unknown();
   // Structured masks are exact over boxes of any size, so tiles need a look only for an expression,
   // and only while there are not too many of them.

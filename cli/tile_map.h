@@ -18,7 +18,8 @@ struct TileMap {
   int64_t cell_m = 0, cell_n = 0;    // of a cell: whole tiles
   int64_t num_rows = 0, num_columns = 0;
   std::vector<Cover> cells;  // [num_rows, num_columns]
-  // Masks that only tensors or scalars decide: cells may hide more than is drawn.
+  // Masks that only the data decide: no cell is full beside them, and cells that are drawn as part
+  // may be empty.
   std::vector<std::string> unknown;
 
   Cover at(int64_t row, int64_t column) const {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/geometry.h"
+#include "plan/tiles.h"
 
 namespace sirdar {
 namespace {
@@ -25,9 +26,9 @@ void add_bends(const std::vector<Line>& lines, std::vector<int64_t>& bends) {
 }
 
 // Sum over q in [begin, end) of max(0, min(his) - max(los)). Between bends every row's length lies
-// on one line, so the sum is the mean of the ends times the rows.
-double sum_rows(const std::vector<Line>& los, const std::vector<Line>& his, int64_t begin,
-                int64_t end) {
+// on one line, so the sum is the mean of the ends times the rows; of whole steps, so it is whole.
+Wide sum_rows(const std::vector<Line>& los, const std::vector<Line>& his, int64_t begin,
+              int64_t end) {
   if (begin >= end) return 0;
   std::vector<Line> lines = los;
   lines.insert(lines.end(), his.begin(), his.end());
@@ -38,14 +39,14 @@ double sum_rows(const std::vector<Line>& los, const std::vector<Line>& his, int6
     int64_t lo = INT64_MIN, hi = INT64_MAX;
     for (const Line& line : los) lo = std::max(lo, line.at(q));
     for (const Line& line : his) hi = std::min(hi, line.at(q));
-    return static_cast<double>(std::max<int64_t>(0, hi - lo));
+    return std::max<int64_t>(0, hi - lo);
   };
-  double sum = 0;
+  Wide sum = 0;
   for (size_t i = 0; i + 1 < bends.size(); ++i) {
     const int64_t first = std::clamp(bends[i], begin, end);
     const int64_t last = std::clamp(bends[i + 1], begin, end) - 1;
     if (first > last) continue;
-    sum += (length(first) + length(last)) * static_cast<double>(last - first + 1) / 2;
+    sum += (Wide{length(first)} + length(last)) * (last - first + 1) / 2;
   }
   return sum;
 }
@@ -65,8 +66,8 @@ Bounds bounds_without_chunk(const StructuredMask& mask) {
 }
 
 // Rows whose position falls into one chunk, and the keys of that chunk.
-double pairs_of_chunk(const StructuredMask& mask, const Bounds& bounds, int64_t seqlen_q,
-                      int64_t chunk) {
+Wide pairs_of_chunk(const StructuredMask& mask, const Bounds& bounds, int64_t seqlen_q,
+                    int64_t chunk) {
   const int64_t size = mask.chunk.size, shift = mask.chunk.shift;
   Bounds inside = bounds;
   inside.los.push_back({0, chunk * size});
@@ -76,7 +77,7 @@ double pairs_of_chunk(const StructuredMask& mask, const Bounds& bounds, int64_t 
   return sum_rows(inside.los, inside.his, begin, end);
 }
 
-double pairs_with_chunk(const StructuredMask& mask, const Bounds& bounds, int64_t seqlen_q) {
+Wide pairs_with_chunk(const StructuredMask& mask, const Bounds& bounds, int64_t seqlen_q) {
   const int64_t size = mask.chunk.size, shift = mask.chunk.shift;
   const int64_t seqlen_k = mask.length.seqlen_k;
   if (seqlen_q == 0 || seqlen_k == 0) return 0;
@@ -86,11 +87,10 @@ double pairs_with_chunk(const StructuredMask& mask, const Bounds& bounds, int64_
   const int64_t last = min_of(floor_div(seqlen_q - 1 + shift, size), (seqlen_k - 1) / size);
   if (first > last) return 0;
   // The first and the last chunk may be cut; between them all are alike.
-  double sum = pairs_of_chunk(mask, bounds, seqlen_q, first);
+  Wide sum = pairs_of_chunk(mask, bounds, seqlen_q, first);
   if (last > first) sum += pairs_of_chunk(mask, bounds, seqlen_q, last);
   if (last - first > 1)
-    sum +=
-        pairs_of_chunk(mask, bounds, seqlen_q, first + 1) * static_cast<double>(last - first - 1);
+    sum += pairs_of_chunk(mask, bounds, seqlen_q, first + 1) * (last - first - 1);
   return sum;
 }
 
@@ -139,7 +139,7 @@ std::vector<SequenceLengths> full_lengths(const Problem& p) {
 
 }  // namespace
 
-double visible_pairs(const StructuredMask& mask, int64_t seqlen_q) {
+Wide visible_pairs(const StructuredMask& mask, int64_t seqlen_q) {
   const Bounds bounds = bounds_without_chunk(mask);
   if (mask.has_chunk) return pairs_with_chunk(mask, bounds, seqlen_q);
   return sum_rows(bounds.los, bounds.his, 0, seqlen_q);
@@ -153,47 +153,23 @@ Cost cost_of(const Problem& p, std::span<const SequenceLengths> lengths) {
       is_given ? std::vector<SequenceLengths>() : full_lengths(p);
   if (!is_given) lengths = assumed;
   // Without lengths one sequence stands for all.
-  const double repeats = is_given ? 1 : static_cast<double>(p.batch);
+  const int64_t repeats = is_given ? 1 : p.batch;
   Cost cost;
-  double rows_q = 0, rows_k = 0, pairs = 0;
+  double rows_q = 0, rows_k = 0;
+  Wide pairs = 0;
   for (const SequenceLengths& one : lengths) {
     pairs += visible_pairs(structured_mask(p.mask, one.q, one.k), one.q);
     rows_q += static_cast<double>(one.q);
     rows_k += static_cast<double>(one.k);
   }
-  cost.visible_pairs = pairs * repeats * static_cast<double>(p.num_heads_q);
+  cost.visible_pairs = pairs * repeats * p.num_heads_q;
   const auto d = static_cast<double>(p.head_dim), dv = static_cast<double>(p.value_dim());
-  cost.flops = cost.visible_pairs * (p.op == Op::forward ? 2 * d + 2 * dv : 6 * d + 4 * dv);
-  add_bytes(p, rows_q * repeats, rows_k * repeats, cost);
-  cost.is_exact =
-      (is_given || !varies) && !p.has_document && !p.has_mask_tensor && p.mask_mod.empty();
+  cost.flops = static_cast<double>(cost.visible_pairs) *
+               (p.op == Op::forward ? 2 * d + 2 * dv : 6 * d + 4 * dv);
+  const auto times = static_cast<double>(repeats);
+  add_bytes(p, rows_q * times, rows_k * times, cost);
+  cost.is_exact = (is_given || !varies) && p.mask_mod.empty() && masks_of_data(p).empty();
   return cost;
-}
-
-std::optional<TileCounts> count_tiles(const Problem& p, int64_t block_m, int64_t block_n) {
-  constexpr int64_t kMaxBlocks = 1 << 20;
-  if (block_m < 1 || block_n < 1) return std::nullopt;
-  const int64_t rows = (p.seqlen_q + block_m - 1) / block_m;
-  const int64_t columns = (p.seqlen_k + block_n - 1) / block_n;
-  if (rows > kMaxBlocks) return std::nullopt;
-  const StructuredMask mask = structured_mask(p.mask, p.seqlen_q, p.seqlen_k);
-  TileCounts counts;
-  for (int64_t row = 0; row < rows; ++row) {
-    const Range q{row * block_m, std::min(p.seqlen_q, (row + 1) * block_m)};
-    const Range seen = key_range(mask, q);
-    const Range first = key_range(mask, q.begin), last = key_range(mask, q.end - 1);
-    const int64_t begin = seen.empty() ? 0 : seen.begin / block_n;
-    const int64_t end = seen.empty() ? 0 : (seen.end + block_n - 1) / block_n;
-    // Keys that every row sees; the last tile may end with the keys themselves.
-    const int64_t all_begin = (last.begin + block_n - 1) / block_n;
-    const int64_t all_end = first.end == p.seqlen_k ? columns : first.end / block_n;
-    const bool none_empty = !first.empty() && !last.empty();
-    const int64_t all = none_empty ? std::max<int64_t>(0, all_end - all_begin) : 0;
-    counts.all += all;
-    counts.part += end - begin - all;
-    counts.none += columns - (end - begin);
-  }
-  return counts;
 }
 
 std::optional<Peaks> recorded_peaks(const Device& device, DType dtype) {

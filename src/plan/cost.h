@@ -11,6 +11,7 @@
 
 #include <span>
 
+#include "core/memory.h"
 #include "shared/mask.h"
 
 namespace sirdar {
@@ -20,29 +21,23 @@ struct SequenceLengths {
 };
 
 struct Cost {
-  double visible_pairs = 0;  // over the batch and the query heads
+  Wide visible_pairs = 0;  // over the batch and the query heads; a legal problem fits 128 bits
   double flops = 0;
   double bytes_read = 0, bytes_written = 0;
   // False where lengths were not given or a mask is known only when it is read (documents, tensors,
-  // expressions): then pairs and FLOPs count what the structured masks show, at full lengths.
+  // expressions, a bias that may be -inf): then pairs and FLOPs are at most these, counted from
+  // what the structured masks show at full lengths.
   bool is_exact = true;
 
   double bytes() const { return bytes_read + bytes_written; }
 };
 
-// Pairs (i, j) with i in [0, seqlen_q) that the mask shows; closed form. Exact below 2^53.
-double visible_pairs(const StructuredMask& mask, int64_t seqlen_q);
+// Pairs (i, j) with i in [0, seqlen_q) that the mask shows; in closed form.
+Wide visible_pairs(const StructuredMask& mask, int64_t seqlen_q);
 
 // Without lengths, every sequence is taken to be as long as it may be; a ragged side shares its
 // total evenly.
 Cost cost_of(const Problem& problem, std::span<const SequenceLengths> lengths = {});
-
-// Tiles of block_m query rows by block_n keys, of one head of one sequence of full length.
-struct TileCounts {
-  int64_t none = 0, part = 0, all = 0;
-};
-// Nothing when there are more query blocks than are worth walking.
-std::optional<TileCounts> count_tiles(const Problem& problem, int64_t block_m, int64_t block_n);
 
 // What a machine can do at most.
 struct Peaks {

@@ -1,11 +1,12 @@
 // A plan as text: what was decided, what it costs, and why the others refused.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
-#include <cstdlib>
 #include <iterator>
 
 #include "plan/cost.h"
 #include "plan/implementation.h"
+#include "plan/tiles.h"
 
 namespace sirdar {
 namespace {
@@ -39,25 +40,17 @@ std::string device_text(const Device& device) {
                      device.num_threads == 1 ? "" : "s");
 }
 
-// A size out of a printed config, "block_m=128"; 0 when it has none.
-int64_t field(std::string_view config, std::string_view name) {
-  const std::string key = fmt::format("{}=", name);
-  const size_t at = config.find(key);
-  return at == std::string_view::npos
-             ? 0
-             : std::strtoll(std::string(config.substr(at + key.size())).c_str(), nullptr, 10);
-}
-
 void add_tiles(const Problem& p, std::string_view config, Sheet& sheet) {
-  constexpr int64_t kDefaultBlock = 128;
-  const int64_t named_m = field(config, "block_m"), named_n = field(config, "block_n");
-  const int64_t block_m = named_m > 0 ? named_m : kDefaultBlock;
-  const int64_t block_n = named_n > 0 ? named_n : kDefaultBlock;
+  const auto [block_m, block_n] = tile_size(config);
   const std::optional<TileCounts> tiles = count_tiles(p, block_m, block_n);
   if (!tiles) return;
+  const std::string doubt =
+      tiles->unknown.empty()
+          ? ""
+          : fmt::format("; part: perhaps, only the data tell {}", fmt::join(tiles->unknown, ", "));
   sheet.line("tiles",
-             "{} all, {} part, {} none visible ({} x {}, one head of the longest sequence)",
-             tiles->all, tiles->part, tiles->none, block_m, block_n);
+             "{} all, {} part, {} none visible ({} x {}, one head of the longest sequence{})",
+             tiles->all, tiles->part, tiles->none, block_m, block_n, doubt);
 }
 
 void add_roofline(const Plan::State& state, const Cost& cost, Sheet& sheet) {
@@ -86,7 +79,7 @@ std::string Plan::explain() const {
   sheet.line("implementation", "{}", name());
   if (!settings.empty()) sheet.line("config", "{}", settings);
   sheet.line("workspace", "{} bytes", workspace_bytes());
-  sheet.line("visible pairs", "{}{:.0f}", at_most, cost.visible_pairs);
+  sheet.line("visible pairs", "{}{}", at_most, cost.visible_pairs);
   sheet.line("arithmetic", "{}{}FLOP", at_most, scaled(cost.flops));
   sheet.line("least traffic", "{}B read, {}B written", scaled(cost.bytes_read),
              scaled(cost.bytes_written));

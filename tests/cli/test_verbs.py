@@ -90,6 +90,19 @@ def test_the_tile_map(sirdar):
     assert counts == {"empty": 12, "part": 0, "full": 4}
 
 
+@pytest.mark.parametrize("problem", [
+    "fwd s512 d64 causal", 'fwd s512 d64 mask_mod:"q>=k"', 'fwd s512 d64 mask_mod:"q<0"',
+    "fwd s512 d64 document", "fwd s512 d64 mask causal", "fwd s512 d64 bias window:63,0"])
+def test_map_and_counts_agree(sirdar, problem):
+    counts, _ = drawn(sirdar, problem, "--device", "h200")
+    found = json.loads(sirdar.ok("explain", problem, "--device", "h200", "--json").out)
+    assert counts == {word: found["tiles"][word] for word in COLORS}
+    told = "document" not in problem and "mask causal" not in problem and "bias" not in problem
+    assert (found["tiles"]["only_data_tell"] == []) == told
+    assert told or counts["full"] == 0
+    assert found["is_exact"] == (problem == "fwd s512 d64 causal")
+
+
 def test_a_large_tile_map_joins_tiles(sirdar):
     counts, text = drawn(sirdar, "fwd s16384 d64 causal", "--device", "h200")  # 256 x 256 tiles
     assert counts == {"empty": 8128, "part": 128, "full": 8128} and "2 x 2 tiles" in text

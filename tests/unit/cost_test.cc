@@ -5,6 +5,7 @@
 #include <rapidcheck/gtest.h>
 
 #include "core/geometry.h"
+#include "plan/tiles.h"
 
 namespace sirdar {
 namespace {
@@ -38,8 +39,7 @@ Drawn draw() {
 RC_GTEST_PROP(Cost, VisiblePairsAgreeWithCounting, ()) {
   const Drawn d = draw();
   const StructuredMask mask = structured_mask(d.mask, d.seqlen_q, d.seqlen_k);
-  RC_ASSERT(visible_pairs(mask, d.seqlen_q) ==
-            static_cast<double>(counted(mask, d.seqlen_q, d.seqlen_k)));
+  RC_ASSERT(visible_pairs(mask, d.seqlen_q) == counted(mask, d.seqlen_q, d.seqlen_k));
 }
 
 RC_GTEST_PROP(Cost, TilesAgreeWithCoverage, ()) {
@@ -91,13 +91,55 @@ TEST(Cost, LengthsMakeARaggedCostExact) {
 TEST(Cost, MasksKnownOnlyWhenReadAreUpperBounds) {
   EXPECT_FALSE(cost_of(Problem::parse("s9 mask").value()).is_exact);
   EXPECT_FALSE(cost_of(Problem::parse("s9 document").value()).is_exact);
+  EXPECT_FALSE(cost_of(Problem::parse("s9 bias").value()).is_exact);
+  EXPECT_FALSE(cost_of(Problem::parse("s9 mask_mod:\"q<0\"").value()).is_exact);
   EXPECT_TRUE(cost_of(Problem::parse("s9 window:3,0").value()).is_exact);
+}
+
+struct Counted {
+  std::string_view problem;
+  int64_t all, part, none;
+  std::string_view unknown;  // the first of them
+};
+
+// 8 by 8 tiles, counted on paper. What only the data tell is never said to be fully visible.
+TEST(Tiles, SayWhatTheProblemTellsAndNoMore) {
+  constexpr Counted kCases[] = {
+      {"s64", 64, 0, 0, ""},
+      {"s64 causal", 28, 8, 28, ""},
+      {"s64 mask_mod:\"q>=k\"", 28, 8, 28, ""},
+      {"s64 mask_mod:\"q<0\"", 0, 0, 64, ""},
+      {"s64 causal mask_mod:\"k<8\"", 7, 1, 56, ""},
+      {"s64 mask", 0, 64, 0, "the mask tensor"},
+      {"s64 document causal", 0, 36, 28, "document ids"},
+      {"s64 bias", 0, 64, 0, "where the bias is -inf"},
+      {"s64 mask_mod:\"k<n\" scalar:n", 0, 64, 0, "the mask_mod, which reads tensors or scalars"},
+      {"s64 h2 mask_mod:\"h<1\"", 0, 64, 0, "the mask_mod, which differs between sequences"},
+      {"s64 h1 mask_mod:\"h<1\"", 64, 0, 0, ""},
+  };
+  for (const Counted& one : kCases) {
+    const TileCounts tiles = count_tiles(Problem::parse(one.problem).value(), 8, 8).value();
+    EXPECT_EQ(tiles.all, one.all) << one.problem;
+    EXPECT_EQ(tiles.part, one.part) << one.problem;
+    EXPECT_EQ(tiles.none, one.none) << one.problem;
+    EXPECT_EQ(tiles.unknown.empty(), one.unknown.empty()) << one.problem;
+    if (!tiles.unknown.empty()) {
+      EXPECT_EQ(tiles.unknown[0].find(one.unknown), 0u) << tiles.unknown[0];
+    }
+  }
+}
+
+TEST(Cost, PairsAreWholeNumbersAtAnySize) {
+  const Wide n = 3000000001;
+  EXPECT_TRUE(cost_of(Problem::parse("s3000000001 causal").value()).visible_pairs ==
+              n * (n + 1) / 2);
+  EXPECT_TRUE(cost_of(Problem::parse("s3000000001").value()).visible_pairs == n * n);
 }
 
 TEST(Cost, HugeSizesTakeNoTime) {
   const Cost cost = cost_of(Problem::parse("s70368744177664 causal chunk:8192 d64").value());
-  const double chunks = 70368744177664.0 / 8192;
-  EXPECT_DOUBLE_EQ(cost.visible_pairs, chunks * (8192.0 * 8193 / 2));
+  const Wide chunks = 70368744177664 / 8192;
+  EXPECT_TRUE(cost.visible_pairs == chunks * (8192 * 8193 / 2));
   EXPECT_FALSE(count_tiles(Problem::parse("s70368744177664 causal").value(), 128, 128).has_value());
 }
 

@@ -138,11 +138,34 @@ TEST(Planner, BrokenProblemsAreRefusedFirst) {
 
 TEST(Planner, ExplainTellsTheDecision) {
   const std::string text = planned("b2 s256 h2 causal", named("reference")).value().explain();
-  for (const std::string_view part :
-       {"problem         fwd b2 sq256", "features        causal", "implementation  reference",
-        "visible pairs   131584", "tiles           1 all, 2 part, 1 none"}) {
+  for (const std::string_view part : {"problem         fwd b2 sq256", "features        causal",
+                                      "implementation  reference", "visible pairs   131584",
+                                      "tiles           6 all, 4 part, 6 none visible (64 x 64, one "
+                                      "head of the longest sequence)"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
   }
+}
+
+TEST(Planner, ExplainSaysWhatOnlyTheDataTell) {
+  const auto explained = [](std::string_view text) {
+    return planned(text, named("reference")).value().explain();
+  };
+  const auto says = [](const std::string& text, std::string_view part) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+  };
+  const std::string documents = explained("s256 document causal bias");
+  says(documents, "visible pairs   at most 32896\n");
+  says(documents, "arithmetic      at most ");
+  says(documents, "0 all, 10 part, 6 none visible");
+  says(documents, "part: perhaps, only the data tell document ids, where the bias is -inf)");
+  const std::string expression = explained("s256 mask_mod:\"q >= k\"");
+  says(expression, "visible pairs   at most 65536\n");
+  says(expression, "6 all, 4 part, 6 none visible (64 x 64, one head of the longest sequence)");
+}
+
+TEST(Planner, ExplainPrintsEveryDigitOfLargeCounts) {
+  const std::string text = planned("s3000000000 d64 causal", named("reference")).value().explain();
+  EXPECT_NE(text.find("visible pairs   4500000001500000000\n"), std::string::npos) << text;
 }
 
 TEST(Planner, FallingBackToTheReferenceIsSaidOnce) {
