@@ -7,6 +7,7 @@
 #include "check/inputs.h"
 #include "core/elements.h"
 #include "core/geometry.h"
+#include "core/memory.h"
 #include "reference/attention.h"
 #include "shared/dtype.h"
 
@@ -156,6 +157,7 @@ void Inputs::make_pages() {
 }
 
 void Inputs::fill_rows(const TensorView& view, Layout layout, bool is_query) {
+  if (is_empty(view)) return;
   const Extents extents = is_query ? query_extents(problem_, args_) : key_extents(problem_, args_);
   const RowMap map = row_map(view, layout, problem_.page_size, args_.page_table);
   const size_t last = static_cast<size_t>(view.rank - 1);

@@ -96,9 +96,9 @@ class FieldsSet {
       if (field.empty()) continue;
       for (const auto& [other_field, other] : set_) {
         if (other_field != field) continue;
-        return word_error(token, fmt::format("sets {} again, after '{}' at column {}; keep one of "
+        return word_error(token, fmt::format("sets again what '{}' at column {} does; keep one of "
                                              "the two",
-                                             field, other.text, other.column));
+                                             other.text, other.column));
       }
       set_.emplace_back(field, token);
     }

@@ -21,6 +21,16 @@ std::string read_number(std::string_view text, float& target) {
   return "a number that fp32 holds";
 }
 
+std::string read_positive(std::string_view text, float& target) {
+  float value = 0;
+  const bool is_number = read_number(text, value).empty();
+  if (!is_number || !(value > 0)) {
+    return "a number above 0 that fp32 holds; leave the word out for none";
+  }
+  target = value;
+  return {};
+}
+
 std::string read_dtype(std::string_view text, DType& target) {
   const Result<DType> dtype = parse_dtype(text);
   if (!dtype.ok()) return "a dtype such as fp32, bf16, fp16, fp8_e4m3";
@@ -249,8 +259,12 @@ const Word kWords[] = {
      [](Draft& d, Value v) { return read_window(v, d.problem.mask); }, "window:LEFT,RIGHT",
      "keys besides the diagonal; an empty side is unbounded"},
     {"chunk", Form::colon, "chunk",
-     [](Draft& d, Value v) { return read_size(v, d.problem.mask.chunk_size); }, "chunk:N",
-     "only keys of the same chunk of N positions"},
+     [](Draft& d, Value v) {
+       const std::string error = read_size(v, d.problem.mask.chunk_size);
+       const bool is_one = error.empty() && d.problem.mask.chunk_size > 0;
+       return std::string(is_one ? "" : "1 or more; leave the word out for none");
+     },
+     "chunk:N", "only keys of the same chunk of N positions"},
     {"top-left", Form::plain, "mask.alignment",
      [](Draft& d, Value) {
        d.problem.mask.alignment = Alignment::top_left;
@@ -278,7 +292,7 @@ const Word kWords[] = {
      },
      "scale:X", "multiplies q k^T (default 1/sqrt(head_dim))"},
     {"softcap", Form::colon, "softcap",
-     [](Draft& d, Value v) { return read_number(v, d.problem.softcap); }, "softcap:X",
+     [](Draft& d, Value v) { return read_positive(v, d.problem.softcap); }, "softcap:X",
      "scores become X tanh(score / X)"},
     {"bias", Form::plain, "has_bias", [](Draft& d, Value) { return on(d.problem.has_bias); },
      "bias", "an fp32 tensor added to the scores"},
@@ -293,7 +307,7 @@ const Word kWords[] = {
     {"sink", Form::plain, "has_sink", [](Draft& d, Value) { return on(d.problem.has_sink); },
      "sink", "one more logit for each head"},
     {"dropout", Form::colon, "dropout_p",
-     [](Draft& d, Value v) { return read_number(v, d.problem.dropout_p); }, "dropout:P",
+     [](Draft& d, Value v) { return read_positive(v, d.problem.dropout_p); }, "dropout:P",
      "probability that a weight is dropped"},
     {"score_mod", Form::colon, "score_mod",
      [](Draft& d, Value v) { return read_quoted(v, d.problem.score_mod); }, "score_mod:\"TEXT\"",

@@ -230,10 +230,12 @@ Status check_gradients(const Problem& p) {
   const std::pair<std::string_view, bool> backward_only[] = {{"has_dlse", p.has_dlse},
                                                              {"needs_dbias", p.needs_dbias},
                                                              {"needs_dsink", p.needs_dsink},
-                                                             {"tensors.needs_grad", wants_dtensor}};
+                                                             {"tensors.needs_grad", wants_dtensor},
+                                                             {"deterministic", !p.deterministic}};
   for (const auto& [name, wanted] : backward_only)
     if (wanted && p.op != Op::backward)
-      return broken("V027", name, "it belongs to the backward pass; clear it or use Op::backward.");
+      return broken("V027", name,
+                    "it belongs to the backward pass; leave it out, or ask for that pass.");
   const std::pair<std::string_view, bool> forward_only[] = {{"needs_lse", p.needs_lse},
                                                             {"needs_max_logit", p.needs_max_logit}};
   for (const auto& [name, wanted] : forward_only)

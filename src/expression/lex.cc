@@ -59,7 +59,7 @@ Status bad_character(std::string_view text, int column) {
   std::string_view hint = text[0] == '&'   ? "; 'and' is written '&&'"
                           : text[0] == '|' ? "; 'or' is written '||'"
                           : text[0] == '=' ? "; equality is written '=='"
-                                           : "";
+                                           : "; remove it";
   return {StatusCode::invalid_argument, fmt::format("column {}: {} has no meaning here{}", column,
                                                     quoted(text.substr(0, 1)), hint)};
 }

@@ -1,6 +1,7 @@
 // (Problem, PlanOptions, Device) -> Plan, or every refusal. Depends on nothing else but
 // SIRDAR_FORCE.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cstdlib>
 
@@ -89,11 +90,22 @@ std::string listed(const std::vector<Refusal>& refusals) {
   return text.empty() ? "this build has none" : text;
 }
 
+// What of the options means nothing to the reference.
+std::string ignored_options(const PlanOptions& options) {
+  std::vector<std::string_view> names;
+  if (!options.isa.empty()) names.push_back("isa");
+  if (options.num_threads > 0) names.push_back("num_threads");
+  if (options.executor != nullptr) names.push_back("executor");
+  if (names.empty()) return "";
+  return fmt::format(" and takes no notice of {}", fmt::join(names, " and "));
+}
+
 void say_fallback(const Plan::State& state) {
-  log_once(LogLevel::notice, "fallback: " + state.problem.str(),
-           fmt::format("'{}' is computed by the float64 reference, which is slow, because nothing "
-                       "faster serves it ({}).",
-                       state.problem.str(), listed(state.refusals)));
+  log_once(
+      LogLevel::notice, "fallback: " + state.problem.str(),
+      fmt::format("'{}' is computed by the float64 reference, which is slow{}, because "
+                  "nothing faster serves it ({}).",
+                  state.problem.str(), ignored_options(state.options), listed(state.refusals)));
 }
 
 // The options as the planner acts on them: SIRDAR_FORCE stands in for a name that is not given.

@@ -118,6 +118,8 @@ inline Dense dense_out(const Problem& problem) {
 // Calls visit(item, h, i) for every query row that takes part.
 template <class Visit>
 void for_each_row(const Call& call, Visit visit) {
+  // Sequences without rows are not even counted: there may be 2^50 of them.
+  if (call.problem.seqlen_q == 0) return;
   for (int64_t b = 0; b < call.problem.batch; ++b) {
     const Item item(call, b);
     for (int64_t h = 0; h < call.problem.num_heads_q; ++h) {

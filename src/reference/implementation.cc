@@ -23,6 +23,10 @@ Status supports(const Problem& problem, const Device& device) {
 }
 
 Result<Config> configure(const Problem&, const Device&, const PlanOptions& options) {
+  if (!options.isa.empty() && options.implementation == "reference") {
+    return Status(StatusCode::invalid_argument,
+                  "isa: it has no effect on the reference; leave it empty.", "isa");
+  }
   if (options.knobs.empty()) return Config{};
   return Status(
       StatusCode::invalid_argument,

@@ -69,10 +69,10 @@ TEST(ExpressionParse, Characters) {
             "mask_mod: column 7: '|' has no meaning here; 'or' is written '||'");
   EXPECT_EQ(mask_error("q = k"),
             "mask_mod: column 3: '=' has no meaning here; equality is written '=='");
-  EXPECT_EQ(mask_error("q @ k"), "mask_mod: column 3: '@' has no meaning here");
+  EXPECT_EQ(mask_error("q @ k"), "mask_mod: column 3: '@' has no meaning here; remove it");
   EXPECT_EQ(mask_error(std::string_view("q\0k", 3)),
-            "mask_mod: column 2: '\\x00' has no meaning here");
-  EXPECT_EQ(mask_error("\xff"), "mask_mod: column 1: '\\xff' has no meaning here");
+            "mask_mod: column 2: '\\x00' has no meaning here; remove it");
+  EXPECT_EQ(mask_error("\xff"), "mask_mod: column 1: '\\xff' has no meaning here; remove it");
 }
 
 TEST(ExpressionParse, Numbers) {

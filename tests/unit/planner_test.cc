@@ -98,6 +98,20 @@ TEST(Planner, ThreadsAndExecutorAreChecked) {
   expect_refused(planned("s8", options), StatusCode::invalid_argument, "parallel_for is null");
 }
 
+TEST(Planner, TheReferenceSaysWhatItTakesNoNoticeOf) {
+  PlanOptions options = named("reference");
+  options.isa = "scalar";
+  expect_refused(planned("s8", options), StatusCode::invalid_argument, "isa: it has no effect");
+  options.implementation.clear();
+  options.allow_reference = true;
+  options.num_threads = 2;
+  std::string said;
+  set_log_sink([&](LogLevel, std::string_view text) { said = text; });
+  EXPECT_TRUE(planned("bwd s9 d8 bf16 bias:bhqk:bf16 dbias dropout:0.5", options).ok());
+  set_log_sink({});
+  EXPECT_NE(said.find("takes no notice of isa and num_threads"), std::string::npos) << said;
+}
+
 TEST(Planner, UnknownKnobsAreRefused) {
   PlanOptions options = named("reference");
   options.knobs = {{"block_m", "64"}};

@@ -103,10 +103,9 @@ TEST(ProblemString, ErrorsNameTheWordItsColumnAndWhatIsAllowed) {
   EXPECT_EQ(
       error("s8 causl"),
       "problem: 'causl' at column 4 is not a word of a problem string; did you mean 'causal'?");
-  EXPECT_EQ(
-      error("s8 sq9"),
-      "problem: 'sq9' at column 4 sets seqlen_q again, after 's8' at column 1; keep one of the "
-      "two.");
+  EXPECT_EQ(error("s8 sq9"),
+            "problem: 'sq9' at column 4 sets again what 's8' at column 1 does; keep one of the "
+            "two.");
   EXPECT_EQ(error("sq8"),
             "problem: seqlen_k is not given; add skN, or sN for queries and keys alike.");
   EXPECT_TRUE(contains(error("s8 chunk"), "write chunk:N"));
@@ -114,6 +113,8 @@ TEST(ProblemString, ErrorsNameTheWordItsColumnAndWhatIsAllowed) {
   EXPECT_TRUE(contains(error("s8 b9223372036854775808"), "whole number"));
   EXPECT_TRUE(contains(error("s8 softcap:1e99"), "fp32"));
   EXPECT_TRUE(contains(error("s8 softcap:"), "fp32"));
+  for (const char* none : {"chunk:0", "softcap:0", "dropout:0", "softcap:-1", "softcap:nan"})
+    EXPECT_TRUE(contains(error(std::string("s8 ") + none), "leave the word out for none")) << none;
   EXPECT_TRUE(contains(error("s8 out:fp99"), "dtype"));
   EXPECT_TRUE(contains(error("s8 tensor:a:fp32"), "NAME:DTYPE:RANK"));
   EXPECT_TRUE(contains(error("s8 tensor:a:fp32:9"), "NAME:DTYPE:RANK"));

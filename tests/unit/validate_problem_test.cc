@@ -134,6 +134,7 @@ const std::vector<Case>& cases() {
          p.tensors = {{"a", DType::fp32, 1, true}};
        },
        "tensors.needs_grad: "},
+      {"V027", [](Problem& p) { p.deterministic = false; }, "deterministic: "},
       {"V028",
        [](Problem& p) {
          p.op = Op::backward;
