@@ -9,6 +9,10 @@ constexpr const char* kFooter =
     R"(A file F is x.npy or x.safetensors:name. Shapes are [batch, seqlen, heads, dim], or with
 --layout bhsd [batch, heads, seqlen, dim]; ragged ones [total, heads, dim] with cu_seqlens.
 
+An output file is written anew: tensors that an existing .safetensors file holds are not kept.
+No output is needed: the problem is computed, and its line printed, all the same. Files appear
+only when that line could be printed.
+
 Examples:
   sirdar attend --q q.npy --k k.npy --v v.npy --causal -o out.npy --check
   sirdar attend --q qkv.safetensors:q --k qkv.safetensors:k --v qkv.safetensors:v \
@@ -24,9 +28,14 @@ class Declarer {
   void option(const char* name, T& target, const char* value, const char* text) {
     app_.add_option(name, target, text)->type_name(value)->group(group_);
   }
-  template <class T>
-  void flag(const char* name, T& target, const char* text) {
-    app_.add_flag(name, target, text)->group(group_);
+  void flag(const char* name, bool& target, const char* text) {
+    add_switch(app_, name, target, text)->group(group_);
+  }
+  // A flag whose value may be left out: it is then the one in the braces of `name`.
+  void flag(const char* name, std::optional<std::string>& target, const char* text) {
+    app_.add_flag(name, target, text)
+        ->multi_option_policy(CLI::MultiOptionPolicy::Throw)
+        ->group(group_);
   }
 
  private:
@@ -73,14 +82,16 @@ void declare_problem(Declarer& declare, AttendFlags& flags) {
                  "an expression over score, b, h, q, k, q_pos");
   declare.option("--tensor", flags.tensor, "NAME=F", "a tensor that an expression reads");
   declare.option("--scalar", flags.scalar, "NAME=X", "a number that an expression reads");
-  declare.option("--dropout", flags.dropout, "P,SEED,OFFSET", "drops weights with probability P");
+  declare.option("--dropout", flags.dropout, "P,SEED,OFFSET",
+                 "drops weights with probability P, above 0 and below 1");
 }
 
 void declare_run(Declarer& declare, AttendFlags& flags) {
   declare.group("How");
   declare.option("--backend", flags.backend, "auto|reference|cpu|cuda",
                  "auto (default) takes the float64 reference where nothing faster serves");
-  declare.option("--threads", flags.threads, "N", "threads (default: as many as may run)");
+  declare.option("--threads", flags.threads, "N",
+                 "threads of the fast kernels (default: as many as may run)");
   declare.option("--isa", flags.isa, "X", "scalar, avx2, avx512, ...: this instruction set");
   declare.flag("--check", flags.check, "compare with float64; exit code 1 if it is too far off");
   declare.flag("--verbose", flags.is_verbose, "print the plan too");
@@ -91,7 +102,8 @@ void declare_run(Declarer& declare, AttendFlags& flags) {
   declare.option("--max-logit", flags.max_logit, "F", "largest logit of each row");
 
   declare.group("Backward");
-  declare.option("--dout", flags.dout, "F", "gradient of the result: asks for the backward pass");
+  declare.option("--dout", flags.dout, "F",
+                 "gradient of the result: asks for the backward pass, if only to time or check it");
   declare.option("--dlse", flags.dlse, "F", "gradient of lse");
   declare.option("--dq", flags.dq, "F", "output: gradient of q");
   declare.option("--dk", flags.dk, "F", "output: gradient of k");

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace sirdar::cli {
 namespace {
@@ -305,7 +306,7 @@ Status Builder::set_scores() {
   if (flags_.softcap) {
     const Result<float> softcap = parse_float("--softcap", *flags_.softcap);
     if (!softcap.ok()) return softcap.status();
-    if (!(softcap.value() > 0)) {
+    if (!(softcap.value() > 0) || std::isinf(softcap.value())) {
       return bad_flag("--softcap", fmt::format("{} is not allowed; give a number above 0, or leave "
                                                "the flag out.",
                                                *flags_.softcap));
@@ -328,16 +329,16 @@ Status Builder::set_dropout() {
         fmt::format("'{}' is not P,SEED,OFFSET; write all three, like 0.1,42,0.", text));
   }
   const Result<float> p = parse_float("--dropout", text.substr(0, first));
-  if (!p.ok()) return p.status();
-  const Result<uint64_t> seed =
-      parse_unsigned("--dropout", text.substr(first + 1, second - first - 1));
-  if (!seed.ok()) return seed.status();
-  const Result<uint64_t> offset = parse_unsigned("--dropout", text.substr(second + 1));
-  if (!offset.ok()) return offset.status();
-  if (!(p.value() >= 0 && p.value() < 1)) {
-    return bad_flag("--dropout",
-                    fmt::format("P = {} is not a probability from 0 to below 1.", p.value()));
+  if (!p.ok() || !(p.value() > 0 && p.value() < 1)) {
+    return bad_flag("--dropout", fmt::format("P is '{}'; give a number above 0 and below 1, or "
+                                             "leave the flag out for no dropout.",
+                                             text.substr(0, first)));
   }
+  const Result<uint64_t> seed =
+      parse_unsigned("--dropout", text.substr(first + 1, second - first - 1), "SEED");
+  if (!seed.ok()) return seed.status();
+  const Result<uint64_t> offset = parse_unsigned("--dropout", text.substr(second + 1), "OFFSET");
+  if (!offset.ok()) return offset.status();
   problem_.dropout_p = p.value();
   inputs_.args.dropout_seed = seed.value();
   inputs_.args.dropout_offset = offset.value();
@@ -390,6 +391,12 @@ Status Builder::read_expressions() {
     const auto& [name, number] = assignment.value();
     const Result<double> value = parse_double("--scalar", number);
     if (!value.ok()) return value.status();
+    // Expressions compute in fp32, where a number this large would become infinity.
+    if (std::isfinite(value.value()) && std::isinf(static_cast<float>(value.value()))) {
+      return bad_flag("--scalar", fmt::format("'{}' is more than fp32 can hold; write inf for "
+                                              "infinity.",
+                                              number));
+    }
     problem_.scalars.push_back(name);
     inputs_.args.scalars.emplace_back(name, value.value());
   }

@@ -165,8 +165,9 @@ Status AttendOutputs::check_files(const std::vector<std::string>& input_paths) c
   return check_outputs(outputs, input_paths);
 }
 
-Status AttendOutputs::write() const {
+Status AttendOutputs::write(const std::function<Status()>& before_moving) const {
   std::deque<io::Array> widened;
+  std::vector<std::string> notices;
   std::vector<OutputTensor> outputs;
   for (const Output& output : outputs_) {
     if (!output.file) continue;
@@ -176,14 +177,18 @@ Status AttendOutputs::write() const {
     if (is_widened(file.value(), array->type)) {
       Result<io::Array> wide = widened_copy(*array);
       if (!wide.ok()) return wide.status();
-      notice(fmt::format("{}: .npy has no {}, so {} holds the same values as float32.", output.flag,
-                         io::facts(array->type).name, file.value().path));
+      notices.push_back(fmt::format("{}: .npy has no {}, so {} holds the same values as float32.",
+                                    output.flag, io::facts(array->type).name, file.value().path));
       widened.push_back(std::move(wide).value());
       array = &widened.back();
     }
     outputs.push_back({output.flag, std::move(file).value(), array});
   }
-  return write_outputs(outputs);
+  Status status = write_outputs(outputs, before_moving);
+  if (status.ok()) {
+    for (const std::string& text : notices) notice(text);
+  }
+  return status;
 }
 
 }  // namespace sirdar::cli

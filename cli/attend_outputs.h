@@ -14,7 +14,8 @@ class AttendOutputs {
   const Args& forward_args() const { return forward_; }
   const Args& backward_args() const { return backward_; }
 
-  Status write() const;
+  // `before_moving` runs when the files are complete but not yet in their places.
+  Status write(const std::function<Status()>& before_moving) const;
 
  private:
   struct Output {

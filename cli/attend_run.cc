@@ -2,6 +2,9 @@
 
 #include "check/run_check.h"
 #include "core/geometry.h"
+#include "core/validate.h"
+#include "flag_terms.h"
+#include "implementations.h"
 #include "io/array.h"
 #include "peak_memory.h"
 #include "plan/cost.h"
@@ -26,20 +29,26 @@ double flops_of(const Problem& problem, const Args& args) {
 
 }  // namespace
 
-Result<PassReport> run_pass(const Problem& problem, const Args& args, const PlanOptions& options) {
-  const Result<Plan> plan = Plan::create(problem, options);
-  if (!plan.ok()) return plan.status();
+Result<Plan> plan_pass(const Problem& problem, const Args& args, const PlanOptions& options) {
+  if (Status status = problem.validate(); !status.ok()) return in_flag_terms(status);
+  if (Status status = validate(problem, args, DeviceKind::cpu); !status.ok()) {
+    return in_flag_terms(status);
+  }
+  return plan_in_flag_terms(problem, options);
+}
+
+Result<PassReport> run_pass(const Plan& plan, const Args& args) {
   const PeakMemory memory;
-  Result<io::Buffer> workspace = io::Buffer::allocate(plan.value().workspace_bytes());
+  Result<io::Buffer> workspace = io::Buffer::allocate(plan.workspace_bytes());
   if (!workspace.ok()) return workspace.status();
   Args call = args;
   call.workspace = workspace.value().data();
-  call.workspace_bytes = plan.value().workspace_bytes();
+  call.workspace_bytes = plan.workspace_bytes();
   const auto start = std::chrono::steady_clock::now();
-  if (Status status = plan.value().run(call); !status.ok()) return status;
+  if (Status status = plan.run(call); !status.ok()) return in_flag_terms(status);
   const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
-  return PassReport{plan.value().name(), plan.value().explain(), time.count(),
-                    flops_of(problem, args), memory.extra_bytes()};
+  return PassReport{plan.name(), plan.explain(), time.count(), flops_of(plan.problem(), args),
+                    memory.extra_bytes()};
 }
 
 CheckReport check_pass(const Problem& problem, const Args& args) {

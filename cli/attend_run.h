@@ -13,7 +13,11 @@ struct PassReport {
   std::optional<int64_t> extra_bytes;  // peak memory beyond inputs and outputs
 };
 
-Result<PassReport> run_pass(const Problem& problem, const Args& args, const PlanOptions& options);
+// Plans a pass and checks its arguments, so that of two passes none runs in vain. Messages name
+// flags.
+Result<Plan> plan_pass(const Problem& problem, const Args& args, const PlanOptions& options);
+
+Result<PassReport> run_pass(const Plan& plan, const Args& args);
 
 struct CheckReport {
   bool ok = true;

@@ -15,7 +15,9 @@ namespace {
 
 Result<PlanOptions> plan_options(const AttendFlags& flags) {
   PlanOptions options;
-  const std::string backend = flags.backend.value_or("auto");
+  const Result<std::string> named = parse_word("--backend", flags.backend, "auto");
+  if (!named.ok()) return named.status();
+  const std::string& backend = named.value();
   if (backend == "cuda") {
     return bad_flag("--backend",
                     "cuda is not in this build, which has no CUDA implementation; use "
@@ -27,11 +29,9 @@ Result<PlanOptions> plan_options(const AttendFlags& flags) {
   }
   if (backend == "reference") options.implementation = "reference";
   options.allow_reference = backend == "auto";
-  if (flags.isa && backend == "reference") {
-    return bad_flag("--isa", "has no effect on the reference; leave it out.");
-  }
-  options.isa = flags.isa.value_or("");
-  if (flags.isa && options.isa.empty()) return bad_flag("--isa", "is empty; name one like avx2.");
+  const Result<std::string> isa = parse_word("--isa", flags.isa, "");
+  if (!isa.ok()) return isa.status();
+  options.isa = isa.value();
   if (flags.threads) {
     const Result<int64_t> threads = parse_integer("--threads", *flags.threads, 1, 4096);
     if (!threads.ok()) return threads.status();
@@ -51,6 +51,7 @@ std::string print_pass(const PassReport& pass) {
 }
 
 int attend(const AttendFlags& flags) {
+  HeldNotices notices;
   const Result<PlanOptions> options = plan_options(flags);
   if (!options.ok()) return fail(options.status());
   const Result<AttendInputs> read = read_attend_inputs(flags);
@@ -63,10 +64,18 @@ int attend(const AttendFlags& flags) {
       {&inputs.forward, &outputs.value().forward_args()}};
   if (inputs.backward) passes.emplace_back(&*inputs.backward, &outputs.value().backward_args());
 
+  std::vector<Plan> plans;
+  for (const auto& [problem, args] : passes) {
+    const Result<Plan> plan = plan_pass(*problem, *args, options.value());
+    if (!plan.ok()) return fail(plan.status());
+    plans.push_back(plan.value());
+  }
+  notices.show();
+
   std::string line, explanation;
   std::optional<int64_t> extra_bytes = 0;
-  for (const auto& [problem, args] : passes) {
-    const Result<PassReport> report = run_pass(*problem, *args, options.value());
+  for (size_t n = 0; n < passes.size(); ++n) {
+    const Result<PassReport> report = run_pass(plans[n], *passes[n].second);
     if (!report.ok()) return fail(report.status());
     const PassReport& pass = report.value();
     line += (line.empty() ? "" : ", ") + print_pass(pass);
@@ -87,9 +96,12 @@ int attend(const AttendFlags& flags) {
     }
     line += is_right ? ", ok" : ", FAIL";
   }
-  if (Status status = outputs.value().write(); !status.ok()) return fail(status);
-  fmt::print("{}\n", line);
-  if (flags.is_verbose) fmt::print("{}", explanation);
+  // Files appear only when the line has reached its reader.
+  const auto print = [&] {
+    fmt::print("{}\n{}", line, flags.is_verbose ? explanation : "");
+    return flush_output();
+  };
+  if (Status status = outputs.value().write(print); !status.ok()) return fail(status);
   return is_right ? kExitOk : kExitCheckFailed;
 }
 

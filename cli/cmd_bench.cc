@@ -6,51 +6,78 @@
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "bench_measure.h"
 #include "commands.h"
+#include "implementations.h"
+#include "parse.h"
 #include "progress.h"
 
 namespace sirdar::cli {
 namespace {
 
 struct BenchFlags {
+  using Text = std::optional<std::string>;
   std::vector<std::string> words, knobs;
   bool json = false;
-  std::string against, isa, backend;
-  int threads = 0;
-  double min_time = 1, max_time = 10;
+  Text against, isa, backend, threads, min_time, max_time;
 };
 
-// Words that name a readable suite file stand for its lines; # starts a comment.
+// A valid problem; `origin`, where there is one, begins the message.
+Status add_problem(const std::string& text, const std::string& origin,
+                   std::vector<Problem>& problems) {
+  const Result<Problem> problem = Problem::parse(text);
+  Status status = problem.ok() ? problem.value().validate() : problem.status();
+  if (status.ok()) problems.push_back(problem.value());
+  if (status.ok() || origin.empty()) return status;
+  return Status(status.code(), fmt::format("{}: {}", origin, status.message()), "PROBLEM");
+}
+
+// A suite has one problem a line; # starts a comment.
+Status read_suite(const std::string& path, std::vector<Problem>& problems) {
+  std::ifstream file(path);
+  if (!file) {
+    return bad_flag(
+        "PROBLEM",
+        fmt::format("the suite {} cannot be read; name a file of problem strings.", path));
+  }
+  int64_t number = 0;
+  for (std::string line; std::getline(file, line);) {
+    ++number;
+    line = line.substr(0, line.find('#'));
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    Status status = add_problem(line, fmt::format("{}:{}", path, number), problems);
+    if (!status.ok()) return status;
+  }
+  if (file.bad() || number == 0) {
+    return bad_flag("PROBLEM", fmt::format("the suite {} has no line; name a file of problem "
+                                           "strings.",
+                                           path));
+  }
+  return {};
+}
+
 Result<std::vector<Problem>> read_problems(const std::vector<std::string>& words) {
-  std::vector<std::string> texts, plain;
-  for (const std::string& word : words) {
-    if (word.size() < 4 || word.substr(word.size() - 4) != ".txt") {
-      plain.push_back(word);
-      continue;
-    }
-    std::ifstream file(word);
-    if (!file) {
-      return Status(
-          StatusCode::invalid_argument,
-          fmt::format("suite: '{}' cannot be read; give a file of problem strings.", word));
-    }
-    for (std::string line; std::getline(file, line);) {
-      line = line.substr(0, line.find('#'));
-      if (line.find_first_not_of(" \t\r") != std::string::npos) texts.push_back(line);
-    }
-  }
-  if (!plain.empty()) {
-    for (std::string& text : problems_from_words(plain)) texts.push_back(std::move(text));
-  }
   std::vector<Problem> problems;
-  for (const std::string& text : texts) {
-    const Result<Problem> problem = Problem::parse(text);
-    if (!problem.ok()) return problem.status();
-    problems.push_back(problem.value());
+  std::vector<std::string> plain;
+  for (const std::string& word : words) {
+    if (word.ends_with(".txt")) {
+      if (Status status = read_suite(word, problems); !status.ok()) return status;
+    } else if (word.find('/') != std::string::npos && word.find_first_of(" :") == word.npos) {
+      return bad_flag("PROBLEM", fmt::format("'{}' is neither a problem string nor a suite, whose "
+                                             "name ends in .txt; give one of the two.",
+                                             word));
+    } else {
+      plain.push_back(word);
+    }
   }
-  return problems;
+  for (const std::string& text : problems_from_words(plain)) {
+    if (Status status = add_problem(text, "", problems); !status.ok()) return status;
+  }
+  if (!problems.empty()) return problems;
+  return bad_flag("PROBLEM",
+                  "is missing; give a problem, or a suite like bench/suites/cpu_forward.txt.");
 }
 
 nlohmann::ordered_json to_json(const BenchResult& result) {
@@ -89,7 +116,7 @@ nlohmann::ordered_json to_json(const BenchResult& result) {
 void print_header(const BenchFlags& flags) {
   fmt::print("{:<44} {:>9} {:>7} {:>4} {:>7} {:>7} {:>6} {:>8}", "problem", "median ms", "spread",
              "n", "TFLOP/s", "GB/s", "roof %", "extra MiB");
-  if (!flags.against.empty()) fmt::print(" {:>10} {:>10}", "naive exp", "naive vec");
+  if (flags.against) fmt::print(" {:>10} {:>10}", "naive exp", "naive vec");
   fmt::print("\n");
 }
 
@@ -109,29 +136,49 @@ void print_row(const BenchResult& result) {
   std::fflush(stdout);
 }
 
+Status read_seconds(std::string_view flag, const std::optional<std::string>& text,
+                    double& seconds) {
+  if (!text) return {};
+  const Result<double> value = parse_double(flag, *text);
+  if (value.ok() && value.value() >= 0 && value.value() <= 3600) {
+    seconds = value.value();
+    return {};
+  }
+  return bad_flag(
+      flag, fmt::format("'{}' is not allowed; give a number of seconds from 0 to 3600.", *text));
+}
+
+Status read_knobs(const std::vector<std::string>& texts, PlanOptions& options) {
+  for (const std::string& text : texts) {
+    const auto knob = parse_assignment("--knob", text, "VALUE");
+    if (!knob.ok()) return knob.status();
+    options.knobs.push_back(knob.value());
+  }
+  return {};
+}
+
 Result<BenchOptions> bench_options(const BenchFlags& flags) {
-  const auto invalid = [](std::string message, std::string argument) {
-    return Status(StatusCode::invalid_argument, std::move(message), std::move(argument));
-  };
+  const Result<std::string> backend = parse_word("--backend", flags.backend, "");
+  if (!backend.ok()) return backend.status();
+  const Result<std::string> isa = parse_word("--isa", flags.isa, "");
+  if (!isa.ok()) return isa.status();
   BenchOptions options;
-  options.plan.implementation = flags.backend == "cpu" ? "cpu.forward" : flags.backend;
-  options.plan.isa = flags.isa;
-  options.plan.num_threads = flags.threads;
-  options.min_seconds = flags.min_time;
-  options.max_seconds = std::max(flags.min_time, flags.max_time);
-  options.against_naive = !flags.against.empty();
-  if (!flags.against.empty() && flags.against != "naive")
-    return invalid(fmt::format("--against: '{}' is unknown; only 'naive' can be compared with.",
-                               flags.against),
-                   "--against");
-  if (!(flags.min_time >= 0 && flags.min_time <= 3600 && flags.max_time <= 3600))
-    return invalid("--min-time: give a number of seconds from 0 to 3600.", "--min-time");
-  for (const std::string& knob : flags.knobs) {
-    const size_t equals = knob.find('=');
-    if (equals == std::string::npos)
-      return invalid(fmt::format("--knob: '{}' is not NAME=VALUE, like block_m=128.", knob),
-                     "--knob");
-    options.plan.knobs.emplace_back(knob.substr(0, equals), knob.substr(equals + 1));
+  options.plan.implementation = backend.value() == "cpu" ? "cpu.forward" : backend.value();
+  options.plan.isa = isa.value();
+  if (flags.threads) {
+    const Result<int64_t> threads = parse_integer("--threads", *flags.threads, 1, 4096);
+    if (!threads.ok()) return threads.status();
+    options.plan.num_threads = static_cast<int>(threads.value());
+  }
+  Status status = read_seconds("--min-time", flags.min_time, options.min_seconds);
+  if (status.ok()) status = read_seconds("--max-time", flags.max_time, options.max_seconds);
+  if (status.ok()) status = read_knobs(flags.knobs, options.plan);
+  if (!status.ok()) return status;
+  options.max_seconds = std::max(options.min_seconds, options.max_seconds);
+  options.against_naive = flags.against.has_value();
+  if (flags.against && *flags.against != "naive") {
+    return bad_flag("--against", fmt::format("'{}' is unknown; only 'naive' can be compared with.",
+                                             *flags.against));
   }
   return options;
 }
@@ -139,11 +186,15 @@ Result<BenchOptions> bench_options(const BenchFlags& flags) {
 int run_bench(const BenchFlags& flags) {
   const Result<std::vector<Problem>> problems = read_problems(flags.words);
   if (!problems.ok()) return fail(problems.status());
-  if (problems.value().empty())
-    return fail(
-        "bench: no problem was given; name one, or a suite like bench/suites/cpu_forward.txt.");
   const Result<BenchOptions> options = bench_options(flags);
   if (!options.ok()) return fail(options.status());
+  // The last problem of a suite must not be refused after an hour of the others.
+  HeldNotices notices;
+  for (const Problem& problem : problems.value()) {
+    const Result<Plan> plan = plan_in_flag_terms(problem, options.value().plan);
+    if (!plan.ok()) return fail(plan.status());
+  }
+  notices.show();
   Progress progress("bench");
   int64_t done = 0;
   bool is_first = true;
@@ -170,7 +221,7 @@ Action declare_bench(CLI::App& app) {
   auto flags = std::make_shared<BenchFlags>();
   app.add_option("PROBLEM", flags->words, "problem strings, or suites of them (*.txt)")
       ->type_name("");
-  app.add_flag("--json", flags->json, "one JSON object a line instead of the table");
+  add_switch(app, "--json", flags->json, "one JSON object a line instead of the table");
   app.add_option("--against", flags->against, "naive: the three steps by library sgemm, in turns")
       ->type_name("METHOD");
   app.add_option("--backend", flags->backend, "this implementation, like cpu or reference")

@@ -19,6 +19,38 @@ struct CheckFlags {
   std::optional<std::string> seed, backend;
 };
 
+// One problem on one implementation, or why not.
+struct Trial {
+  const Problem* problem = nullptr;
+  std::string name, refusal;
+};
+
+// Every problem on every implementation; all of it is known before anything is printed.
+Result<std::vector<Trial>> plan_trials(const std::vector<Problem>& problems,
+                                       const std::vector<std::string>& names) {
+  std::vector<Trial> trials;
+  std::string refusals;
+  bool is_all_refused = true;
+  for (const Problem& problem : problems) {
+    for (const std::string& name : names) {
+      const Result<std::string> reason = refusal(problem, name);
+      if (!reason.ok()) return reason.status();
+      trials.push_back({&problem, name, reason.value()});
+      is_all_refused = is_all_refused && !reason.value().empty();
+      refusals += fmt::format("{}{}: {}", refusals.empty() ? "" : "; ", name, reason.value());
+    }
+  }
+  if (!is_all_refused) return trials;
+  return bad_flag("PROBLEM", fmt::format("nothing can be checked, because all refuse ({}); change "
+                                         "the problem or leave --backend out.",
+                                         refusals));
+}
+
+void print_problem(const Problem& problem, uint64_t seed) {
+  fmt::print("{}  (seed {})\n  {:<14} {:<6} {:<10} {:>10} {:>10}\n", problem.str(), seed,
+             "implementation", "", "output", "error", "plain");
+}
+
 void print_report(const check::Report& report) {
   fmt::print("  {:<14} {:<6} {}\n", report.implementation, report.ok ? "ok" : "FAIL",
              report.config);
@@ -37,32 +69,34 @@ int run_check(const CheckFlags& flags) {
   const Result<uint64_t> seed = parse_unsigned("--seed", flags.seed.value_or("1"));
   if (!seed.ok()) return fail(seed.status());
 
+  const Result<std::vector<Trial>> trials = plan_trials(problems.value(), names.value());
+  if (!trials.ok()) return fail(trials.status());
+
   Progress progress("check");
   int64_t num_checks = 0, num_failures = 0, done = 0;
-  const int64_t total = static_cast<int64_t>(problems.value().size() * names.value().size());
-  for (const Problem& problem : problems.value()) {
-    fmt::print("{}  (seed {})\n  {:<14} {:<6} {:<10} {:>10} {:>10}\n", problem.str(), seed.value(),
-               "implementation", "", "output", "error", "plain");
-    for (const std::string& name : names.value()) {
-      const Result<std::string> reason = refusal(problem, name);
-      if (!reason.ok()) return fail(reason.status());
-      if (!reason.value().empty()) {
-        fmt::print("  {:<14} refused: {}\n", name, reason.value());
-        ++done;
-        continue;
-      }
-      progress.show(done++, total, problem.str());
+  const int64_t total = static_cast<int64_t>(trials.value().size());
+  const Problem* printed = nullptr;
+  for (const Trial& trial : trials.value()) {
+    progress.show(done++, total, trial.problem->str());
+    check::Report report;
+    if (trial.refusal.empty()) {
       PlanOptions options;
-      options.implementation = name;
-      const check::Report report = check::check(problem, options, seed.value());
-      progress.clear();
-      if (!report.ok && report.outputs.empty() && !report.status.ok()) return fail(report.status);
-      ++num_checks;
-      num_failures += report.ok ? 0 : 1;
-      print_report(report);
+      options.implementation = trial.name;
+      report = check::check(*trial.problem, options, seed.value());
     }
+    progress.clear();
+    const bool has_run = report.ok || !report.outputs.empty() || report.status.ok();
+    if (trial.refusal.empty() && !has_run) return fail(report.status);
+    if (printed != trial.problem) print_problem(*trial.problem, seed.value());
+    printed = trial.problem;
+    if (!trial.refusal.empty()) {
+      fmt::print("  {:<14} refused: {}\n", trial.name, trial.refusal);
+      continue;
+    }
+    ++num_checks;
+    num_failures += report.ok ? 0 : 1;
+    print_report(report);
   }
-  if (num_checks == 0) return fail("check: every implementation refuses; nothing was checked.");
   fmt::print(
       "{} of {} ok; errors in units of the element's natural scale times the dtype's "
       "epsilon, beside those of a plain computation\n",

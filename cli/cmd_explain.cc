@@ -78,17 +78,19 @@ std::string as_text(const Decision& decision) {
   return text;
 }
 
-Status write_svg(const Decision& decision, const std::string& path) {
+Status write_svg(const Decision& decision, const std::string& path,
+                 const std::function<Status()>& before_moving) {
   constexpr int64_t kMaxCells = 128;
   const auto [block_m, block_n] = tiles_of_plan(decision);
   const TileMap map = tile_map(decision.problem, block_m, block_n, kMaxCells);
   const std::string svg = tile_map_svg(map, decision.problem.str());
-  if (!map.unknown.empty()) {
+  const io::OutputFile file{"--svg", path, {std::as_bytes(std::span(svg))}};
+  Status status = io::write_files({&file, 1}, before_moving);
+  if (status.ok() && !map.unknown.empty()) {
     notice(fmt::format("{}: not drawn, because only the data tell: {}.", path,
                        fmt::join(map.unknown, "; ")));
   }
-  const io::OutputFile file{path, {std::as_bytes(std::span(svg))}};
-  return io::write_files({&file, 1});
+  return status;
 }
 
 int explain(const ExplainFlags& flags) {
@@ -98,7 +100,9 @@ int explain(const ExplainFlags& flags) {
     return fail(
         fmt::format("PROBLEM: {} problems are given; explain takes one.", problems.value().size()));
   }
-  const Result<Device> device = Device::named(flags.device.value_or("host"));
+  const Result<std::string> name = parse_word("--device", flags.device, "host");
+  if (!name.ok()) return fail(name.status());
+  const Result<Device> device = Device::named(name.value());
   if (!device.ok()) return fail(device.status());
   if (flags.svg && flags.svg->empty()) return fail("--svg: is empty; name a file.");
 
@@ -111,11 +115,12 @@ int explain(const ExplainFlags& flags) {
   if (plan.ok()) decision.plan = plan.value();
   // No implementation is an answer too; anything else is a mistake in what was asked.
   if (!plan.ok() && plan.status().code() != StatusCode::unsupported) return fail(plan.status());
-  if (flags.svg) {
-    if (Status status = write_svg(decision, *flags.svg); !status.ok()) return fail(status);
-  }
-  fmt::print("{}", flags.is_json ? as_json(decision).dump(2) + "\n" : as_text(decision));
-  return kExitOk;
+  const auto print = [&] {
+    fmt::print("{}", flags.is_json ? as_json(decision).dump(2) + "\n" : as_text(decision));
+    return flush_output();
+  };
+  const Status status = flags.svg ? write_svg(decision, *flags.svg, print) : print();
+  return status.ok() ? kExitOk : fail(status);
 }
 
 }  // namespace
@@ -125,7 +130,7 @@ Action declare_explain(CLI::App& app) {
   app.add_option("PROBLEM", flags->words, "a problem string, quoted or not")->type_name("");
   app.add_option("--device", flags->device, "host (default) or a recorded machine, like h200")
       ->type_name("NAME");
-  app.add_flag("--json", flags->is_json, "the decision as a JSON object");
+  add_switch(app, "--json", flags->is_json, "the decision as a JSON object");
   app.add_option("--svg", flags->svg, "draw the tiles: empty, part, full")->type_name("F");
   app.footer(
       "Examples:\n"

@@ -7,9 +7,12 @@
 
 #include <cstdio>
 #include <memory>
+#include <optional>
 
 #include "commands.h"
+#include "flag_terms.h"
 #include "ladder_report.h"
+#include "parse.h"
 #include "reference/ladder/climb.h"
 
 #include <CLI/CLI.hpp>
@@ -21,11 +24,11 @@ using namespace sirdar::ladder;
 
 struct LadderFlags {
   std::vector<std::string> words;
-  int64_t fast_memory_bytes = 196608;  // one A100 multiprocessor
-  std::string device = "cpu";
+  std::optional<std::string> fast_memory, device;
   bool json = false;
 };
 
+constexpr int64_t kFastMemoryBytes = 196608;  // one A100 multiprocessor
 constexpr const char* kDefaultProblem = "fwd sq1024 sk1024 d64";
 
 // What the ladder cannot take, in words; empty if it can.
@@ -53,14 +56,16 @@ std::string refusal(const Problem& problem) {
 }
 
 int run_ladder(const LadderFlags& flags) {
-  if (flags.device == "cuda") {
+  const Result<std::string> device = parse_word("--device", flags.device, "cpu");
+  if (!device.ok()) return fail(device.status());
+  if (device.value() == "cuda") {
     return fail(
         "ladder: --device cuda was given, but the ladder's programs count on the cpu only; "
         "leave the flag out.");
   }
-  if (flags.device != "cpu") {
+  if (device.value() != "cpu") {
     return fail(fmt::format(
-        "ladder: --device {} was given; only cpu is allowed; leave the flag out.", flags.device));
+        "ladder: --device {} was given; only cpu is allowed; leave the flag out.", device.value()));
   }
   std::vector<std::string> problems = problems_from_words(flags.words);
   if (problems.empty()) problems.emplace_back(kDefaultProblem);
@@ -77,18 +82,24 @@ int run_ladder(const LadderFlags& flags) {
   if (const std::string reason = refusal(problem); !reason.empty())
     return fail("ladder: " + reason);
 
+  const Result<int64_t> fast_memory = parse_integer(
+      "--fast-memory", flags.fast_memory.value_or(fmt::to_string(kFastMemoryBytes)), 1);
+  if (!fast_memory.ok()) return fail(fast_memory.status());
   ClimbOptions options;
   options.head = {problem.seqlen_q, problem.head_dim, problem.scale()};
-  options.fast_memory_bytes = flags.fast_memory_bytes;
+  options.fast_memory_bytes = fast_memory.value();
   const bool shows_progress = isatty(STDERR_FILENO) == 1;
   if (shows_progress) {
     options.on_rung = [](std::string_view rung) { fmt::print(stderr, "\r\033[K{} ...", rung); };
   }
   const Result<Climb> climb = ladder::climb(options);
   if (shows_progress) fmt::print(stderr, "\r\033[K");
-  if (!climb.ok()) return fail(climb.status());
+  if (!climb.ok()) {
+    const Status& status = climb.status();
+    return fail(status.argument() == "fast_memory" ? in_flag_terms(status) : status);
+  }
   const auto print = flags.json ? print_ladder_json : print_ladder_text;
-  print(problem, flags.fast_memory_bytes, climb.value());
+  print(problem, fast_memory.value(), climb.value());
   bool all_pass = true;
   for (const Check& check : climb.value().checks) all_pass = all_pass && check.passes();
   return all_pass ? kExitOk : kExitCheckFailed;
@@ -100,9 +111,8 @@ Action declare_ladder(CLI::App& app) {
   auto flags = std::make_shared<LadderFlags>();
   app.add_option("problem", flags->words,
                  fmt::format("one head, e.g. \"{}\" (the default)", kDefaultProblem));
-  app.add_option("--fast-memory", flags->fast_memory_bytes,
-                 "bytes of fast memory (default 196608)");
-  app.add_flag("--json", flags->json, "one JSON object a line");
+  app.add_option("--fast-memory", flags->fast_memory, "bytes of fast memory (default 196608)");
+  add_switch(app, "--json", flags->json, "one JSON object a line");
   app.add_option("--device", flags->device, "cpu; the ladder does not run elsewhere");
   app.footer(
       "Exit code 1 if a count differs from its formula. Example:\n"

@@ -10,7 +10,8 @@
 
 namespace CLI {
 class App;
-}
+class Option;
+}  // namespace CLI
 
 namespace sirdar::cli {
 
@@ -40,12 +41,19 @@ Action declare_selftest(CLI::App& app);
 Action declare_compile(CLI::App& app);
 Action declare_cache(CLI::App& app);
 
+// A flag without a value; a value, or the flag twice, is an error.
+CLI::Option* add_switch(CLI::App& app, const std::string& name, bool& target,
+                        const std::string& text);
+
 // Says one sentence on stderr, whatever is in it, and returns kExitBadInput.
 int fail(std::string_view sentence);
 int fail(const Status& status);
 
 // The same for something the user should know that is not an error.
 void notice(std::string_view sentence);
+
+// A full disk behind standard output shows only here; results that nobody got are not a success.
+Status flush_output();
 
 // While it lives the library says nothing: for verbs that plan what they will not run.
 class Silence {
@@ -57,6 +65,21 @@ class Silence {
 };
 // What the library has to say goes to stderr, unless SIRDAR_LOG already sends it there.
 void show_notices();
+
+// While it lives what the library says is kept: it is of interest only once the work is certain to
+// begin, and dropped where the answer is an error.
+class HeldNotices {
+ public:
+  HeldNotices();
+  ~HeldNotices();
+  HeldNotices(const HeldNotices&) = delete;
+  HeldNotices& operator=(const HeldNotices&) = delete;
+  // Says what was kept, and what comes from now on at once.
+  void show();
+
+ private:
+  std::vector<std::string> kept_;
+};
 
 // Problems from the words of a command line. A problem may be one quoted argument or its bare
 // words; among bare words a new problem starts at "fwd" or "bwd".

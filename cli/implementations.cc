@@ -1,6 +1,7 @@
 #include "implementations.h"
 
 #include "commands.h"
+#include "flag_terms.h"
 #include "parse.h"
 #include "plan/implementation.h"
 
@@ -29,6 +30,31 @@ Result<std::string> refusal(const Problem& problem, const std::string& implement
   if (plan.ok()) return std::string();
   if (refusals.empty()) return plan.status();
   return refusals.back().reason;
+}
+
+Result<Plan> plan_in_flag_terms(const Problem& problem, const PlanOptions& options) {
+  const bool is_reference = options.implementation == "reference";
+  if (is_reference && options.num_threads > 0) {
+    return bad_flag("--threads", "has no effect on the reference; leave it out.");
+  }
+  std::vector<Refusal> refusals;
+  Result<Plan> plan = create_plan(problem, options, Device::host(), refusals);
+  if (plan.ok()) return plan;
+  if (plan.status().code() != StatusCode::unsupported || refusals.empty()) {
+    return in_flag_terms(plan.status());
+  }
+  std::string reasons;
+  for (const Refusal& refusal : refusals) {
+    // Why the reference was passed over is said once, as what to do.
+    if (refusal.implementation == "reference" && !is_reference) continue;
+    reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", refusal.implementation,
+                           refusal.reason);
+  }
+  return bad_flag("--backend",
+                  fmt::format("nothing asked for serves '{}' ({}){}.", problem.str(), reasons,
+                              is_reference ? "; change the problem"
+                                           : "; use --backend reference, which is "
+                                             "slow, or change the problem"));
 }
 
 Result<std::vector<Problem>> parse_problems(const std::vector<std::string>& words) {

@@ -15,6 +15,9 @@ Result<std::vector<std::string>> implementation_names(const std::optional<std::s
 // Empty when `implementation` serves the problem, else its reason.
 Result<std::string> refusal(const Problem& problem, const std::string& implementation);
 
+// A plan on this machine; where there is none the message names flags.
+Result<Plan> plan_in_flag_terms(const Problem& problem, const PlanOptions& options);
+
 // Every text as a valid problem, or the first that is not one.
 Result<std::vector<Problem>> parse_problems(const std::vector<std::string>& words);
 

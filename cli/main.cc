@@ -7,9 +7,7 @@
 
 #include <fmt/format.h>
 
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
+#include <csignal>
 #include <new>
 #include <span>
 
@@ -86,12 +84,32 @@ int fail_with_parse_error(const CLI::ParseError& error, const CLI::App* verb) {
     return fail(fmt::format("{}{} is given more than once; once is allowed.", prefix,
                             text.substr(0, text.find(':'))));
   }
+  if (text.find("flag override") != std::string::npos) {
+    return fail(fmt::format("{}--{} takes no value; leave out the '=' and what follows.", prefix,
+                            text.substr(0, text.find(' '))));
+  }
   return fail(
       fmt::format("{}{}; 'sirdar {}{}--help' shows the use.", prefix, text, name, verb ? " " : ""));
 }
 
+// CLI11 reads "--flag=" as "--flag": for some flags the next word would become the value.
+std::string_view empty_assignment(std::span<char*> words) {
+  for (const std::string_view word : words) {
+    const std::string_view name = word.substr(0, word.size() - (word.ends_with('=') ? 1 : 0));
+    const bool is_flag = name.size() > 2 && name.starts_with("--") &&
+                         name.find_first_not_of("-abcdefghijklmnopqrstuvwxyz") == name.npos;
+    if (is_flag && name.size() < word.size()) return name;
+  }
+  return {};
+}
+
 int run(int argc, char** argv) {
   show_notices();
+  const std::string_view empty = empty_assignment({argv, static_cast<size_t>(argc)});
+  if (!empty.empty()) {
+    return fail(
+        fmt::format("{}= has nothing after the '='; give a value, or leave the '=' out.", empty));
+  }
   CLI::App app("Exact attention, forward and backward.", "sirdar");
   app.set_version_flag("--version", "sirdar " SIRDAR_VERSION);
   app.require_subcommand(0, 1);
@@ -126,12 +144,10 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   using sirdar::cli::fail;
   try {
+    // A limit on the size of files is an error of the write that meets it, not the end.
+    std::signal(SIGXFSZ, SIG_IGN);
     const int code = sirdar::cli::run(argc, argv);
-    // A full disk or a closed pipe shows only here; results that nobody got are not a success.
-    errno = 0;
-    if (std::fflush(stdout) != 0 || std::ferror(stdout)) {
-      return fail(fmt::format("standard output could not be written ({}).", std::strerror(errno)));
-    }
+    if (sirdar::Status status = sirdar::cli::flush_output(); !status.ok()) return fail(status);
     return code;
   } catch (const std::bad_alloc&) {
     return fail("memory: there is not enough for this problem; use a smaller one.");

@@ -46,10 +46,19 @@ Result<int64_t> parse_integer(std::string_view flag, std::string_view text, int6
   return bad_flag(flag, fmt::format("'{}' is not allowed; give a whole number, {}.", text, range));
 }
 
-Result<uint64_t> parse_unsigned(std::string_view flag, std::string_view text) {
+Result<uint64_t> parse_unsigned(std::string_view flag, std::string_view text,
+                                std::string_view part) {
   uint64_t value = 0;
   if (read_all(text, value)) return value;
-  return bad_flag(flag, fmt::format("'{}' is not allowed; give a whole number, 0 or more.", text));
+  return bad_flag(flag,
+                  fmt::format("{}'{}' is not allowed; give a whole number from 0 to {}.",
+                              part.empty() ? "" : fmt::format("{} ", part), text, UINT64_MAX));
+}
+
+Result<std::string> parse_word(std::string_view flag, const std::optional<std::string>& text,
+                               std::string_view otherwise) {
+  if (text && text->empty()) return bad_flag(flag, "is empty; give a value, or leave it out.");
+  return text.value_or(std::string(otherwise));
 }
 
 Result<std::pair<std::string, std::string>> parse_assignment(std::string_view flag,

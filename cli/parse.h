@@ -4,6 +4,7 @@
 #include <sirdar/status.hpp>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -17,7 +18,12 @@ Result<float> parse_float(std::string_view flag, std::string_view text);
 // A whole number from `least` to `most`.
 Result<int64_t> parse_integer(std::string_view flag, std::string_view text, int64_t least,
                               int64_t most = INT64_MAX);
-Result<uint64_t> parse_unsigned(std::string_view flag, std::string_view text);
+// `part` names what of the flag's value `text` is; empty: all of it.
+Result<uint64_t> parse_unsigned(std::string_view flag, std::string_view text,
+                                std::string_view part = {});
+// The flag's text where it is given and not empty.
+Result<std::string> parse_word(std::string_view flag, const std::optional<std::string>& text,
+                               std::string_view otherwise);
 
 // "NAME=VALUE", split at the first '='.
 Result<std::pair<std::string, std::string>> parse_assignment(std::string_view flag,

@@ -111,7 +111,8 @@ Status check_outputs(const std::vector<OutputTensor>& outputs,
   return {};
 }
 
-Status write_outputs(const std::vector<OutputTensor>& outputs) {
+Status write_outputs(const std::vector<OutputTensor>& outputs,
+                     const std::function<Status()>& before_moving) {
   std::deque<std::string> headers;  // addresses must stay
   std::vector<io::OutputFile> files;
   for (auto& tensors : by_file(outputs)) {
@@ -129,11 +130,11 @@ Status write_outputs(const std::vector<OutputTensor>& outputs) {
       }
       headers.push_back(io::safetensors_header(items));
     }
-    io::OutputFile file{first.file.path, {std::as_bytes(std::span(headers.back()))}};
+    io::OutputFile file{first.flag, first.file.path, {std::as_bytes(std::span(headers.back()))}};
     for (const OutputTensor* tensor : tensors) file.pieces.push_back(tensor->array->buffer.bytes());
     files.push_back(std::move(file));
   }
-  return io::write_files(files);
+  return io::write_files(files, before_moving);
 }
 
 }  // namespace sirdar::cli

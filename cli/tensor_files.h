@@ -39,7 +39,9 @@ struct OutputTensor {
 Status check_outputs(const std::vector<OutputTensor>& outputs,
                      const std::vector<std::string>& input_paths);
 
-// All or none; tensors of one .safetensors file go into it together.
-Status write_outputs(const std::vector<OutputTensor>& outputs);
+// All or none; tensors of one .safetensors file go into it together. `before_moving` as in
+// io::write_files().
+Status write_outputs(const std::vector<OutputTensor>& outputs,
+                     const std::function<Status()>& before_moving);
 
 }  // namespace sirdar::cli

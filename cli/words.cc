@@ -2,10 +2,14 @@
 
 #include <sirdar/sirdar.hpp>
 
+#include <CLI/CLI.hpp>
+
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 
 namespace sirdar::cli {
 namespace {
@@ -27,7 +31,20 @@ std::string one_line(std::string_view text) {
   return line;
 }
 
+// SIRDAR_LOG makes the library itself write to stderr.
+bool is_logged_elsewhere() {
+  const char* log = std::getenv("SIRDAR_LOG");
+  return log != nullptr && *log != '\0' && std::string_view(log) != "0";
+}
+
 }  // namespace
+
+CLI::Option* add_switch(CLI::App& app, const std::string& name, bool& target,
+                        const std::string& text) {
+  return app.add_flag(name, target, text)
+      ->disable_flag_override()
+      ->multi_option_policy(CLI::MultiOptionPolicy::Throw);
+}
 
 int fail(std::string_view sentence) {
   fmt::print(stderr, "sirdar: {}\n", one_line(sentence));
@@ -38,14 +55,34 @@ int fail(const Status& status) { return fail(status.message()); }
 
 void notice(std::string_view sentence) { fmt::print(stderr, "note: {}\n", one_line(sentence)); }
 
+Status flush_output() {
+  errno = 0;
+  if (std::fflush(stdout) == 0 && !std::ferror(stdout)) return {};
+  return Status(StatusCode::invalid_argument,
+                fmt::format("standard output could not be written ({}); send it elsewhere.",
+                            std::strerror(errno)));
+}
+
 Silence::Silence() { set_log_sink({}); }
 
 Silence::~Silence() { show_notices(); }
 
 void show_notices() {
-  const char* log = std::getenv("SIRDAR_LOG");
-  if (log != nullptr && *log != '\0' && std::string_view(log) != "0") return;
+  if (is_logged_elsewhere()) return;
   set_log_sink([](LogLevel, std::string_view text) { notice(text); });
+}
+
+HeldNotices::HeldNotices() {
+  if (is_logged_elsewhere()) return;
+  set_log_sink([this](LogLevel, std::string_view text) { kept_.emplace_back(text); });
+}
+
+HeldNotices::~HeldNotices() { show_notices(); }
+
+void HeldNotices::show() {
+  show_notices();
+  for (const std::string& text : kept_) notice(text);
+  kept_.clear();
 }
 
 std::vector<std::string> problems_from_words(const std::vector<std::string>& words) {

@@ -176,7 +176,8 @@ class HeaderParser {
 
   Status expected(std::string_view what) const {
     return source_.error(
-        fmt::format("the .npy header has {} where {} is expected (byte {}).",
+        fmt::format("the .npy header has {} where {} is expected (byte {}); write it with "
+                    "numpy.save.",
                     at_ < text_.size() ? in_quotes(text_.substr(at_, 12)) : "its end", what, at_));
   }
 

@@ -20,7 +20,9 @@ Status error(const std::string& path, const std::string& sentence) {
 }
 
 Status system_error(const std::string& path, std::string_view what, int code) {
-  return error(path, fmt::format("{} ({}); nothing was written.", what, std::strerror(code)));
+  return error(path, fmt::format("{} ({}), and nothing was written; make room or name another "
+                                 "file.",
+                                 what, std::strerror(code)));
 }
 
 // Where the file itself is: a link's target.
@@ -127,16 +129,23 @@ Status check_writable(const std::string& path) {
   return {};
 }
 
-Status write_files(std::span<const OutputFile> files) {
+Status write_files(std::span<const OutputFile> files,
+                   const std::function<Status()>& before_moving) {
+  const auto flagged = [](const OutputFile& file, const Status& status) {
+    return Status(status.code(), fmt::format("{}: {}", file.flag, status.message()), file.flag);
+  };
   std::vector<Draft> drafts;
   drafts.reserve(files.size());
   for (const OutputFile& file : files) {
-    if (Status status = check_writable(file.path); !status.ok()) return status;
+    if (Status status = check_writable(file.path); !status.ok()) return flagged(file, status);
     drafts.emplace_back(file);
-    if (Status status = drafts.back().write(); !status.ok()) return status;
+    if (Status status = drafts.back().write(); !status.ok()) return flagged(file, status);
   }
-  for (Draft& draft : drafts) {
-    if (Status status = draft.move_into_place(); !status.ok()) return status;
+  if (before_moving) {
+    if (Status status = before_moving(); !status.ok()) return status;
+  }
+  for (size_t n = 0; n < drafts.size(); ++n) {
+    if (Status status = drafts[n].move_into_place(); !status.ok()) return flagged(files[n], status);
   }
   return {};
 }
@@ -144,7 +153,11 @@ Status write_files(std::span<const OutputFile> files) {
 bool is_same_file(const std::string& a, const std::string& b) {
   std::error_code code;
   if (fs::equivalent(a, b, code)) return true;
-  const fs::path place_a = fs::weakly_canonical(a, code), place_b = fs::weakly_canonical(b, code);
+  // Of a relative path without a part that exists, weakly_canonical() makes no absolute one.
+  const auto place = [&](const std::string& path) {
+    return fs::weakly_canonical(fs::absolute(path, code), code);
+  };
+  const fs::path place_a = place(a), place_b = place(b);
   return !place_a.empty() && place_a == place_b;
 }
 

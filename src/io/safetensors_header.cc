@@ -116,7 +116,10 @@ class Handler : public nlohmann::json_sax<Json> {
   }
 
   bool parse_error(size_t position, const std::string&, const Json::exception&) override {
-    return fail(fmt::format("the header is not valid JSON (byte {}).", position));
+    return fail(
+        fmt::format("the header is not valid JSON (byte {}); write the file with the safetensors "
+                    "package.",
+                    position));
   }
 
  private:
@@ -168,7 +171,8 @@ std::string parse_safetensors_header(std::string_view text,
   Handler handler(entries);
   const bool is_read = Json::sax_parse(text.begin(), text.end(), &handler);
   if (!handler.problem().empty()) return handler.problem();
-  return is_read ? "" : "the header is not valid JSON.";
+  return is_read ? ""
+                 : "the header is not valid JSON; write the file with the safetensors package.";
 }
 
 }  // namespace sirdar::io

@@ -46,7 +46,7 @@ class Runner:
         result = self(*arguments)
         assert result.code == 2, (arguments, result.code, result.out, result.err)
         assert result.out == ""
-        lines = [line for line in result.err.splitlines() if not line.startswith("note: ")]
+        lines = result.err.splitlines()
         assert len(lines) == 1 and lines[0].startswith("sirdar: "), result.err
         assert lines[0][-1] in ".?", result.err
         for word in [says] if isinstance(says, str) else says:

@@ -54,8 +54,8 @@ def test_an_odd_scale_is_honoured():
     [
         (["fwd sq64 sk64 d8", "--device", "cuda"], ["--device cuda", "cpu"]),
         (["fwd sq64 sk64 d8", "--device", "tpu"], ["--device tpu", "only cpu"]),
-        (["fwd sq64 sk64 d8", "--fast-memory", "64"], ["fast_memory", "64 bytes", "at least 272"]),
-        (["fwd sq64 sk64 d8", "--fast-memory", "-1"], ["fast_memory", "-1 bytes"]),
+        (["fwd sq64 sk64 d8", "--fast-memory", "64"], ["--fast-memory", "64 bytes", "at least 272"]),
+        (["fwd sq64 sk64 d8", "--fast-memory", "-1"], ["--fast-memory", "'-1'"]),
         (["fwd sq64 sk64 d8", "--fast-memory", "many"], ["--fast-memory", "many"]),
         (["fwd sq64 sk32 d8"], ["sq64 sk32", "equal"]),
         (["fwd b2 sq64 sk64 d8"], ["b2", "one head"]),

@@ -5,6 +5,7 @@ import pty
 import os
 import re
 import subprocess
+import time
 import xml.etree.ElementTree as ElementTree
 
 import pytest
@@ -34,15 +35,56 @@ def test_version_and_help(sirdar):
     (["explain", "fwd s8", "--svg", ""], "--svg"), (["explain", "fwd s8", "--jsn"], "--json"),
     (["check"], "PROBLEM"), (["check", "fwd s8", "--backend", "fast"], ["fast", "reference"]),
     (["check", "fwd s8", "--seed", "-1"], "--seed"),
-    (["check", "bwd s8", "--backend", "cpu"], "nothing was checked"),
+    (["check", "bwd s8", "--backend", "cpu"], ["nothing can be checked", "cpu.forward: "]),
+    (["check", "fwd s8", "bwd s8 dbias"], "bias"),
+    (["explain", "fwd s8", "--json", "--json"], ["--json", "once"]),
+    (["explain", "fwd s8", "--json=3"], ["--json", "no value"]),
+    (["explain", "fwd s8", "--device", ""], ["--device", "empty"]),
+    (["explain", "fwd s8", "--svg", "none/a.svg"], ["--svg", "none"]),
+    (["explain", "fwd s8 chunk:0"], ["chunk:0", "leave the word out"]),
+    (["explain", "fwd s8 softcap:0"], ["softcap:0", "leave the word out"]),
+    (["explain", "fwd s8 dropout:0"], ["dropout:0", "leave the word out"]),
+    (["explain", "fwd s8 nondeterministic"], ["deterministic", "backward"]),
+    (["ladder", "fwd s64", "--fast-memory", "99999999999999999999"], "--fast-memory"),
+    (["ladder", "fwd s64", "--fast-memory", "1k"], ["--fast-memory", "1k"]),
+    (["ladder", "--json=1"], "--json"), (["ladder", "--device", ""], "--device"),
+    (["bench", "fwd s64", "--threads", "0"], ["--threads", "4096"]),
+    (["bench", "fwd s64", "--min-time", ""], "--min-time"),
+    (["bench", "fwd s64", "--min-time="], "--min-time"),
+    (["bench", "fwd s64", "--max-time", "1e400"], ["--max-time", "1e400"]),
+    (["bench", "fwd s64", "--max-time", "3601"], ["--max-time", "3601"]),
+    (["bench", "fwd s64", "--isa", ""], "--isa"), (["bench", "fwd s64", "--isa", "x"], "--isa"),
+    (["bench", "fwd s64", "--backend", "fast"], ["--backend", "fast"]),
+    (["bench", "fwd s64", "--backend", "reference", "--threads", "3"], "--threads"),
+    (["bench", "fwd s64", "--backend", "reference", "--isa", "scalar"], "--isa"),
+    (["bench", "fwd s64", "bwd s64"], ["--backend", "bwd b1 sq64"]),
+    (["bench", "fwd s64", "fwd s8 d0"], "head_dim"), (["bench"], "PROBLEM"),
+    (["bench", "fwd s64", "--knob", "block_m"], "NAME=VALUE"),
+    (["bench", "fwd s64", "--knob", "blok_m=1"], "blok_m"),
+    (["bench", "/tmp"], ["'/tmp'", ".txt"]), (["bench", "none.txt"], "none.txt"),
     (["selftest", "--seconds", "0"], "--seconds"), (["doctor", "now"], "now"),
     (["compile", "fwd s8"], "no kernels"), (["cache", "list"], "cache")])
 def test_bad_use_is_one_sentence(sirdar, arguments, says):
-    if arguments[:1] == ["check"] and "cpu" in arguments:
-        result = sirdar(*arguments)  # the refusals themselves are on stdout
-        assert result.code == 2 and says in result.err and "refused" in result.out
-    else:
-        sirdar.refused(*arguments, says=says)
+    sirdar.refused(*arguments, says=says)
+
+
+def test_a_bad_line_of_a_suite_is_named(sirdar):
+    (sirdar.folder / "s.txt").write_text("# sizes\nfwd s64\n\nfwd s-1\n")
+    sirdar.refused("bench", "s.txt", says=["s.txt:4: ", "s-1"])
+    (sirdar.folder / "s.txt").write_text("fwd s64\nfwd s64 d600\n")
+    sirdar.refused("bench", "s.txt", says=["s.txt:2: ", "600"])
+
+
+@pytest.mark.parametrize("problem", ["fwd b2147483647 s0", "bwd b2147483647 s0",
+                                     "fwd b2147483647 hq8 hkv2 sq0 sk0 causal lse"])
+def test_nothing_to_compute_takes_no_time(sirdar, problem):
+    start = time.monotonic()
+    sirdar.ok("check", problem)
+    assert time.monotonic() - start < 10
+    sirdar.ok("explain", problem)
+    if problem.startswith("fwd"):
+        sirdar.ok("bench", problem, "--min-time", "0", "--max-time", "1")
+    assert time.monotonic() - start < 20
 
 
 def test_explain_says_what_runs_and_why_not(sirdar):
