@@ -147,8 +147,9 @@ int main(int argc, char** argv) {
     // A limit on the size of files is an error of the write that meets it, not the end.
     std::signal(SIGXFSZ, SIG_IGN);
     const int code = sirdar::cli::run(argc, argv);
-    if (sirdar::Status status = sirdar::cli::flush_output(); !status.ok()) return fail(status);
-    return code;
+    const sirdar::Status status = sirdar::cli::flush_output();
+    // An error is one sentence, and it may have been this one.
+    return status.ok() || code == sirdar::cli::kExitBadInput ? code : fail(status);
   } catch (const std::bad_alloc&) {
     return fail("memory: there is not enough for this problem; use a smaller one.");
   } catch (const std::exception& error) {

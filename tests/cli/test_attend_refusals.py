@@ -175,6 +175,7 @@ def test_standard_output_that_cannot_be_written(files):
             process = subprocess.run([binary(), *arguments], cwd=files.folder, stdout=full,
                                      stderr=subprocess.PIPE, text=True)
             assert process.returncode == 2 and "standard output" in process.stderr
+            assert len(process.stderr.splitlines()) == 1, process.stderr
             assert snapshot(files.folder) == before, "nobody was told of these files"
 
 
