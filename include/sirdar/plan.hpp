@@ -98,6 +98,9 @@ class Plan {
 
   struct State;  // internal
   SIRDAR_API explicit Plan(std::shared_ptr<const State> state);
+  // Copies share one immutable state. There is no move: a plan is never without its state.
+  SIRDAR_API Plan(const Plan&);
+  SIRDAR_API Plan& operator=(const Plan&);
 
  private:
   std::shared_ptr<const State> state_;

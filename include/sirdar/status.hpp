@@ -71,7 +71,11 @@ template <class T>
 class [[nodiscard]] Result {
  public:
   Result(T value) : value_(std::move(value)) {}
-  Result(Status status) : status_(std::move(status)) {}
+  // `status` is not ok; an ok one, which would promise a value, becomes an internal error.
+  Result(Status status) : status_(std::move(status)) {
+    if (status_.ok())
+      status_ = Status(StatusCode::internal, "a result without a value or a reason.");
+  }
 
   bool ok() const { return value_.has_value(); }
   const Status& status() const { return status_; }

@@ -40,6 +40,9 @@ Status check_host(const Device& device) {
 std::string_view version() { return SIRDAR_VERSION; }
 
 Plan::Plan(std::shared_ptr<const State> state) : state_(std::move(state)) {}
+// A moved-from plan keeps its state: copies share it, and moving is copying.
+Plan::Plan(const Plan&) = default;
+Plan& Plan::operator=(const Plan&) = default;
 const Problem& Plan::problem() const { return state_->problem; }
 const Device& Plan::device() const { return state_->device; }
 const std::string& Plan::name() const { return state_->name; }

@@ -64,7 +64,11 @@ Status merge(const MergeArgs& args) {
         const int64_t to = out.offset(b, {}, i, h), to_lse = lse.offset(b, {}, i, h);
         const double value_a = load_element(args.lse_a, at_a);
         const double value_b = load_element(args.lse_b, at_b);
-        if (value_b == empty) {
+        if (value_a == empty && value_b == empty) {
+          // Neither side is read.
+          for (int64_t c = 0; c < head_dim_v; ++c) store_element(args.out, to + c, 0);
+          store_element(args.lse, to_lse, empty);
+        } else if (value_b == empty) {
           copy_elements(args.out_a, row_a, args.out, to, head_dim_v);
           copy_elements(args.lse_a, at_a, args.lse, to_lse, 1);
         } else if (value_a == empty) {

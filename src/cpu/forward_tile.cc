@@ -308,7 +308,8 @@ void Tile::write(const AccumulatorState& state) {
   }
 }
 
-// lse and max_logit of a row; the factor that normalises its out, 0 for an empty row.
+// lse and max_logit of a row; the factor that normalises its out, negative for an empty row.
+// A sink may leave the keys a factor of 0, which is not the same: 0 times NaN is NaN.
 void Tile::write_row(int lane, float row_max, float row_sum) {
   const bool is_live = lane < num_live_;
   const int64_t i = query_of(lane), h = head_of(lane);
@@ -336,7 +337,7 @@ void Tile::write_row(int lane, float row_max, float row_sum) {
   }
   if (is_live) {
     scratch_.to_rows[lane] = out;
-    scratch_.factor[lane] = is_empty || row_sum == 0 ? 0 : static_cast<float>(weight / sum);
+    scratch_.factor[lane] = row_sum == 0 ? -1 : static_cast<float>(weight / sum);
   } else {
     std::fill_n(out, call_.shape.head_dim_v, 0.0f);
   }

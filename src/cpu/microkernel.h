@@ -114,8 +114,9 @@ struct MicroKernels {
   void (*pack_k)(const PackKArgs&);
   void (*pack_v)(const PackVArgs&);
   void (*merge[kMaxVectors])(const MergeStateArgs&);
-  void (*pack[kMaxVectors])(const TransposeArgs&);    // panel = rows
-  void (*unpack[kMaxVectors])(const TransposeArgs&);  // rows = panel * factor, +0 where factor is 0
+  void (*pack[kMaxVectors])(const TransposeArgs&);  // panel = rows
+  void (*unpack[kMaxVectors])(
+      const TransposeArgs&);  // rows = panel * factor, +0 where it is negative
   // Is there a NaN or infinity in [rows, columns]?
   bool (*has_nonfinite)(const float* data, int64_t stride, int rows, int columns);
   // exp(x) for x <= 0 and tanh(x), element by element; n is a multiple of lanes. For tests.

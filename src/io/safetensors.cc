@@ -137,8 +137,7 @@ bool is_safetensors_name(std::string_view name) {
   const std::string quoted_name = Json(name).dump(-1, ' ', false, Json::error_handler_t::ignore);
   // What is not UTF-8 was left out, so the text no longer says the same.
   const Json again = Json::parse(quoted_name, nullptr, false);
-  return again.is_string() && again.get_ref<const std::string&>() == name &&
-         name != "__metadata__";
+  return again.is_string() && again.get_ref<const std::string&>() == name && name != "__metadata__";
 }
 
 std::string safetensors_header(std::span<const SafetensorsItem> items) {

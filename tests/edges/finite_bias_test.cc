@@ -74,7 +74,8 @@ TEST(FiniteBias, WholeTilesOfTheLowestNumber) {
 TEST(FiniteBias, LowNumbersAmongOrdinaryOnes) {
   for (const std::string dtype : {"bf16", "fp16"}) {
     for (const char* dropout : {"", " dropout:0.1"}) {
-      Call call("bwd b2 sq33 sk47 hq2 hkv2 d32 " + dtype + " bias:bhqk:" + dtype + " dbias" + dropout);
+      Call call("bwd b2 sq33 sk47 hq2 hkv2 d32 " + dtype + " bias:bhqk:" + dtype + " dbias" +
+                dropout);
       Random random(4);
       call.bias.fill_by([&](const int64_t*) {
         const double draw = random.uniform();

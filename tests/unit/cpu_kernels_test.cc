@@ -165,9 +165,9 @@ TEST_F(CpuKernels, PanelsAreTransposedThereAndBack) {
       for (int c = 0; c < length; ++c) {
         ASSERT_EQ(panel[static_cast<size_t>(c * width)], rows[static_cast<size_t>(c)]);
         ASSERT_EQ(panel[static_cast<size_t>(c * width + 1)], 0.0f);
-        panel[static_cast<size_t>(c * width + 2)] = kNan;  // a row without weight is 0 anyway
+        panel[static_cast<size_t>(c * width + 2)] = kNan;  // an empty row is 0 anyway
       }
-      factor[2] = 0;
+      factor[2] = -1;
       table.unpack[vectors - 1](
           {.to_rows = to.data(), .panel = panel.data(), .factor = factor.data(), .length = length});
       for (int lane = 0; lane < width; ++lane) {
