@@ -195,6 +195,7 @@ class Builder {
   Status set_dropout();
   Status read_scores();
   Status read_expressions();
+  Status check_backward() const;
   Status read_backward();
 
   // [seqlen_q, seqlen_k] becomes [1, 1, seqlen_q, seqlen_k].
@@ -403,7 +404,8 @@ Status Builder::read_expressions() {
   return {};
 }
 
-Status Builder::read_backward() {
+// What backward flags need, said in flags before a tensor is read for them.
+Status Builder::check_backward() const {
   const std::pair<const char*, bool> gradients[] = {
       {"--dlse", flags_.dlse.has_value()},   {"--dq", flags_.dq.has_value()},
       {"--dk", flags_.dk.has_value()},       {"--dv", flags_.dv.has_value()},
@@ -414,6 +416,26 @@ Status Builder::read_backward() {
       return bad_flag(flag, "needs --dout F, the gradient of the result.");
     }
   }
+  if (flags_.dbias && !flags_.bias) {
+    return bad_flag("--dbias", "there is no bias to differentiate; give --bias F too.");
+  }
+  if (flags_.dsink && !flags_.sink) {
+    return bad_flag("--dsink", "there is no sink to differentiate; give --sink F too.");
+  }
+  if (flags_.dout && flags_.page_table) {
+    return bad_flag("--dout",
+                    "paged keys have no backward pass; gather them into a tensor of "
+                    "[batch, seqlen_k, heads, dim] and leave --page-table out.");
+  }
+  if (flags_.dout && size_bytes(problem_.dtype_q) == 1) {
+    return bad_flag("--dout", fmt::format("{} has no backward pass; use --dtype bf16.",
+                                          name_of(problem_.dtype_q)));
+  }
+  return {};
+}
+
+Status Builder::read_backward() {
+  if (Status status = check_backward(); !status.ok()) return status;
   problem_.needs_lse = flags_.lse.has_value() || flags_.dout.has_value();
   problem_.needs_max_logit = flags_.max_logit.has_value();
   if (!flags_.dout) return {};
@@ -434,6 +456,11 @@ Status Builder::read_backward() {
       return bad_flag("--dtensor",
                       fmt::format("'{}' is not a tensor; name one that --tensor gives.",
                                   assignment.value().first));
+    }
+    if (tensor->dtype != DType::fp32) {
+      return bad_flag("--dtensor", fmt::format("'{}' is {} and has no gradient; give --tensor a "
+                                               "float32 file, or leave --dtensor out.",
+                                               tensor->name, name_of(tensor->dtype)));
     }
     tensor->needs_grad = true;
   }

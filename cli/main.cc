@@ -1,6 +1,7 @@
 // sirdar: attention on files, and what there is to know about it, from a shell.
 #include "commands.h"
 
+#include "core/environment.h"
 #include "core/suggest.h"
 
 #include <CLI/CLI.hpp>
@@ -52,17 +53,21 @@ std::string did_you_mean(std::string_view word, const std::vector<std::string>& 
 // Words that no option or positional of `app` took. A flag among them is the likelier mistake.
 int fail_with_extras(const CLI::App& root, const CLI::App* verb) {
   const CLI::App& app = verb ? *verb : root;
-  const std::vector<std::string> extras = app.remaining();
+  std::vector<std::string> extras = app.remaining();
+  // What follows a bare "--" is left to the root, and no flags are among it.
+  const bool has_flags = !extras.empty();
+  if (!has_flags) extras = root.remaining(true);
+  std::erase(extras, "--");
   std::string word = extras.empty() ? "" : extras.front();
   for (const std::string& extra : extras) {
-    if (extra.size() > 1 && extra[0] == '-') {
+    if (has_flags && extra.size() > 1 && extra[0] == '-') {
       word = extra.substr(0, extra.find('='));
       break;
     }
   }
   const std::string help =
       verb ? fmt::format("sirdar {} --help", verb->get_name()) : "sirdar --help";
-  if (!word.empty() && word[0] == '-') {
+  if (has_flags && !word.empty() && word[0] == '-') {
     return fail(fmt::format("{}{} is not a flag; {}'{}' lists them.",
                             verb ? verb->get_name() + ": " : "", word,
                             did_you_mean(word, flag_names(app)), help));
@@ -132,6 +137,7 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return fail_with_parse_error(error, chosen());
   }
+  if (Status status = check_environment(); !status.ok()) return fail(status);
   for (const auto& [sub, action] : actions) {
     if (sub->parsed()) return action();
   }

@@ -1,4 +1,5 @@
 #include "commands.h"
+#include "core/environment.h"
 
 #include <sirdar/sirdar.hpp>
 
@@ -8,7 +9,6 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 
 namespace sirdar::cli {
@@ -29,12 +29,6 @@ std::string one_line(std::string_view text) {
   }
   while (!line.empty() && line.back() == ' ') line.pop_back();
   return line;
-}
-
-// SIRDAR_LOG makes the library itself write to stderr.
-bool is_logged_elsewhere() {
-  const char* log = std::getenv("SIRDAR_LOG");
-  return log != nullptr && *log != '\0' && std::string_view(log) != "0";
 }
 
 }  // namespace
@@ -68,12 +62,12 @@ Silence::Silence() { set_log_sink({}); }
 Silence::~Silence() { show_notices(); }
 
 void show_notices() {
-  if (is_logged_elsewhere()) return;
+  if (is_log_on_stderr()) return;
   set_log_sink([](LogLevel, std::string_view text) { notice(text); });
 }
 
 HeldNotices::HeldNotices() {
-  if (is_logged_elsewhere()) return;
+  if (is_log_on_stderr()) return;
   set_log_sink([this](LogLevel, std::string_view text) { kept_.emplace_back(text); });
 }
 

@@ -12,7 +12,6 @@
 #include <thread>
 #include <vector>
 
-#include "core/log.h"
 #include "core/suggest.h"
 
 namespace sirdar {
@@ -136,11 +135,9 @@ int affinity_cpus() {
 }
 
 int usable_threads() {
+  // A value that cannot be read is refused by whoever plans: check_environment().
   if (const char* text = std::getenv("SIRDAR_NUM_THREADS")) {
     if (const std::optional<int> wanted = parse_num_threads(text)) return *wanted;
-    log_once(LogLevel::notice, fmt::format("SIRDAR_NUM_THREADS={}", text),
-             fmt::format("SIRDAR_NUM_THREADS: '{}' is not a whole number from 1 to {}; ignored.",
-                         text, kMaxThreads));
   }
   const int granted = cgroup_cpus("/sys/fs/cgroup", read_text("/proc/self/cgroup"));
   const int allowed = affinity_cpus();

@@ -1,10 +1,11 @@
 #include "core/log.h"
 
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <unordered_set>
+
+#include "core/environment.h"
 
 namespace sirdar {
 namespace {
@@ -26,11 +27,6 @@ State& state() {
   return *instance;
 }
 
-bool stderr_wanted() {
-  const char* value = std::getenv("SIRDAR_LOG");
-  return value != nullptr && *value != '\0' && std::string_view(value) != "0";
-}
-
 }  // namespace
 
 void set_log_sink(std::function<void(LogLevel, std::string_view)> sink) {
@@ -46,7 +42,7 @@ void log(LogLevel level, std::string_view text) {
     sink = state().sink;
   }
   if (sink) (*sink)(level, text);
-  if (stderr_wanted()) {
+  if (is_log_on_stderr()) {
     const char* label = level == LogLevel::warning ? "warning" : "notice";
     std::fprintf(stderr, "sirdar: %s: %.*s\n", label, static_cast<int>(text.size()), text.data());
   }

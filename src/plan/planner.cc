@@ -1,11 +1,12 @@
 // (Problem, PlanOptions, Device) -> Plan, or every refusal. Depends on nothing else but
-// SIRDAR_FORCE.
+// the switches of the environment.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <cstdlib>
 
 #include "core/device.h"
+#include "core/environment.h"
 #include "core/log.h"
 #include "core/suggest.h"
 #include "plan/implementation.h"
@@ -126,6 +127,7 @@ Result<std::string> forced_name(const PlanOptions& options) {
 Result<Plan> create_plan(const Problem& problem, const PlanOptions& options, const Device& device,
                          std::vector<Refusal>& refusals) {
   if (Status status = problem.validate(); !status.ok()) return status;
+  if (Status status = check_environment(); !status.ok()) return status;
   const Result<std::string> forced = forced_name(options);
   if (!forced.ok()) return forced.status();
   const Result<Device> facts = narrowed(device, options);

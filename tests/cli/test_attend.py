@@ -323,3 +323,10 @@ def test_the_reference_is_taken_with_a_note(sirdar):
     notes = result.err.splitlines()
     assert notes and all(line.startswith("note: ") for line in notes)
     sirdar.refused("attend", *INPUTS, "--dout", "dout.npy", "--backend", "cpu", says="cpu.forward")
+
+
+def test_the_log_goes_to_stderr_when_asked(sirdar):
+    sirdar.save(q=Q.astype(np.float16), k=K.astype(np.float16), v=V.astype(np.float16))
+    for value, begins in (("1", "sirdar: notice: 'fwd "), ("0", "note: 'fwd ")):
+        err = sirdar.ok("attend", *INPUTS, "-o", "out.npy", env={"SIRDAR_LOG": value}).err
+        assert err.startswith(begins) and err.count("float64 reference") == 1, err

@@ -21,6 +21,7 @@ def files(sirdar):
                 double=x.astype(np.float64), ragged=x[0], ints=np.arange(4), three=x[:, :3],
                 heads3=np.zeros((1, 4, 3, 8), np.float32), sums=np.array([0, 4]),
                 falling=np.array([0, 3, 1, 4]), far=np.array([0, 2 ** 40]), text=np.array(["a"]),
+                one=x[:, :1], table=np.array([[0]]), used=np.array([4]),
                 mask8=np.ones((4, 4), np.uint8), complex=x.astype(np.complex64))
     return sirdar
 
@@ -90,7 +91,19 @@ CASES = {
     "tensor without a file": ([*INPUTS, "--score-mod", "score", "--tensor", "a"], "NAME=F"),
     "gradient without dout": ([*INPUTS, "--dq", "dq.npy"], ["--dq", "--dout"]),
     "dout of another shape": ([*INPUTS, "--dout", "wide.npy"], "dout"),
-    "dbias without a bias": ([*INPUTS, "--dout", "dout.npy", "--dbias", "b.npy"], "bias"),
+    "dbias without a bias": ([*INPUTS, "--dout", "dout.npy", "--dbias", "b.npy"],
+                             ["--dbias: ", "--bias F"]),
+    "dsink without a sink": ([*INPUTS, "--dout", "dout.npy", "--dsink", "b.npy"],
+                             ["--dsink: ", "--sink F"]),
+    "backward of fp8": ([*INPUTS, "--dout", "dout.npy", "--dq", "b.npy", "--dtype", "fp8_e4m3"],
+                        ["--dout: ", "fp8_e4m3", "--dtype bf16"]),
+    "backward of pages": (["--q", "one.npy", "--k", "k.npy", "--v", "v.npy", "--dout", "one.npy",
+                           "--page-table", "table.npy", "--seqused-k", "used.npy"],
+                          ["--dout: ", "--page-table"]),
+    "gradient of integers": ([*INPUTS, "--dout", "dout.npy", "--score-mod", "score * t[q]",
+                              "--tensor", "t=ints.npy", "--dtensor", "t=b.npy"],
+                             ["--dtensor: ", "'t' is int32", "float32"]),
+    "a word after two dashes": ([*INPUTS, "--", "x"], ["'x' is not expected"]),
     "dtensor of no tensor": ([*INPUTS, "--dout", "dout.npy", "--dtensor", "a=b.npy"],
                              ["--dtensor", "a"]),
     "backend": ([*INPUTS, "--backend", "gpu"], ["--backend", "gpu"]),

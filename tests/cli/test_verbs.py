@@ -177,6 +177,16 @@ def test_doctor(sirdar):
         assert word in out, word
 
 
+@pytest.mark.parametrize("name, value", [
+    ("SIRDAR_NUM_THREADS", "abc"), ("SIRDAR_NUM_THREADS", "0"), ("SIRDAR_LOG", "banana")])
+def test_switches_of_the_environment_are_checked(sirdar, name, value):
+    for arguments in (["doctor"], ["explain", "fwd s8"], ["check", "fwd s8"]):
+        result = sirdar(*arguments, env={name: value})
+        assert (result.code, result.out) == (2, "")
+        assert result.err.startswith(f"sirdar: {name}: '{value}' is not ")
+    assert sirdar.ok("--help", env={name: value})
+
+
 def test_selftest(sirdar):
     result = sirdar.ok("selftest", "--seconds", "3")
     found = re.fullmatch(r"ok: (\d+) of (\d+) problems, (\d+) checks, 0 failed, \d+ refused .*\n",

@@ -71,6 +71,29 @@ TEST(Planner, TheEnvironmentMayNameTheImplementation) {
   EXPECT_TRUE(option_wins.ok());
 }
 
+TEST(Planner, SwitchesOfTheEnvironmentTakeEffectOrAreRefused) {
+  struct Case {
+    const char *name, *value, *message;  // null: allowed
+  };
+  constexpr Case kCases[] = {{"SIRDAR_NUM_THREADS", "3", nullptr},
+                             {"SIRDAR_NUM_THREADS", "", nullptr},
+                             {"SIRDAR_NUM_THREADS", "abc", "SIRDAR_NUM_THREADS: 'abc' is not"},
+                             {"SIRDAR_NUM_THREADS", "0", "SIRDAR_NUM_THREADS: '0' is not"},
+                             {"SIRDAR_LOG", "0", nullptr},
+                             {"SIRDAR_LOG", "", nullptr},
+                             {"SIRDAR_LOG", "banana", "SIRDAR_LOG: 'banana' is not 0 or 1"}};
+  for (const Case& one : kCases) {
+    ::setenv(one.name, one.value, 1);
+    const Result<Plan> plan = planned("s8", named("reference"));
+    ::unsetenv(one.name);
+    if (one.message == nullptr) {
+      EXPECT_TRUE(plan.ok()) << plan.status().message();
+    } else {
+      expect_refused(plan, StatusCode::invalid_argument, one.message);
+    }
+  }
+}
+
 TEST(Planner, InstructionSetsMustExistAndRunOnTheDevice) {
   PlanOptions options = with_reference();
   options.isa = "avx1024";
