@@ -39,8 +39,9 @@ TEST(Softcap, GradientsThroughSaturatedScoresVanish) {
 // B127: several caps in one process, each its own result: nothing is cached by the first.
 TEST(Softcap, CapsDoNotMix) {
   for (const char* op : {"fwd", "bwd"}) {
-    for (const char* cap : {"15", "30", "0", "15", "1e-3", "1e6", "3e38"}) {
-      Call call(std::string(op) + " b2 sq9 sk17 hq2 hkv1 d16 fp32 causal softcap:" + cap);
+    for (const char* cap : {" softcap:15", " softcap:30", "", " softcap:15", " softcap:1e-3",
+                            " softcap:1e6", " softcap:3e38"}) {
+      Call call(std::string(op) + " b2 sq9 sk17 hq2 hkv1 d16 fp32 causal" + cap);
       for (int64_t n = 0; n < call.q.size(); ++n) call.q.set_flat(n, 4 * call.q.flat(n));
       expect_all_match_float64(call);
     }
