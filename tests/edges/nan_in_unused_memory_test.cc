@@ -31,7 +31,7 @@ TEST(NanInUnusedMemory, AMaskedKeyIsNotRead) {
 // Ways to hide keys 9..12 from every one of the rows 0..7.
 class NanInUnusedMemoryByMask : public ::testing::TestWithParam<const char*> {
  protected:
-  static constexpr int64_t kQueries = 8, kKeys = 13, kVisible = 9;
+  static constexpr int64_t kKeys = 13, kVisible = 9;
 
   static void hide(Call& call) {
     const auto shown = [](const int64_t* c) { return c[3] < kVisible; };
