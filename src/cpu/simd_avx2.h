@@ -27,6 +27,21 @@ inline M equal_int(I a, I b) { return _mm256_castsi256_ps(_mm256_cmpeq_epi32(a, 
 inline M both(M a, M b) { return _mm256_and_ps(a, b); }
 inline M always() { return _mm256_castsi256_ps(_mm256_set1_epi32(-1)); }
 inline I sub_int(I a, I b) { return _mm256_sub_epi32(a, b); }
+inline I xor_int(I a, I b) { return _mm256_xor_si256(a, b); }
+// Both halves of the 64-bit products, lane by lane.
+inline void mul_wide(I a, uint32_t b, I& high, I& low) {
+  const I factor = _mm256_set1_epi32(static_cast<int32_t>(b));
+  const I even = _mm256_mul_epu32(a, factor);
+  const I odd = _mm256_mul_epu32(_mm256_srli_epi64(a, 32), factor);
+  high = _mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa);
+  low = _mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa);
+}
+inline F load_fp16(const uint16_t* p) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+inline void store_fp16(uint16_t* p, F x) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+}
 inline F to_float(I x) { return _mm256_cvtepi32_ps(x); }
 inline F magnitude(F x) {
   return _mm256_castsi256_ps(

@@ -25,6 +25,22 @@ inline M equal_int(I a, I b) { return _mm512_cmpeq_epi32_mask(a, b); }
 inline M both(M a, M b) { return static_cast<M>(a & b); }
 inline M always() { return static_cast<M>(0xffff); }
 inline I sub_int(I a, I b) { return _mm512_sub_epi32(a, b); }
+inline I xor_int(I a, I b) { return _mm512_xor_si512(a, b); }
+// Both halves of the 64-bit products, lane by lane.
+inline void mul_wide(I a, uint32_t b, I& high, I& low) {
+  const I factor = _mm512_set1_epi32(static_cast<int32_t>(b));
+  const I even = _mm512_mul_epu32(a, factor);
+  const I odd = _mm512_mul_epu32(_mm512_srli_epi64(a, 32), factor);
+  high = _mm512_mask_blend_epi32(0xaaaa, _mm512_srli_epi64(even, 32), odd);
+  low = _mm512_mask_blend_epi32(0xaaaa, even, _mm512_slli_epi64(odd, 32));
+}
+inline F load_fp16(const uint16_t* p) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+inline void store_fp16(uint16_t* p, F x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                      _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
 inline F to_float(I x) { return _mm512_cvtepi32_ps(x); }
 inline F magnitude(F x) { return _mm512_abs_ps(x); }
 inline F exponent_from_low_bits(F x) {
