@@ -2,6 +2,8 @@
 // and say so.
 #include "commands.h"
 
+#include <CLI/CLI.hpp>
+
 namespace sirdar::cli {
 namespace {
 

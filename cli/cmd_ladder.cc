@@ -12,6 +12,8 @@
 #include "ladder_report.h"
 #include "reference/ladder/climb.h"
 
+#include <CLI/CLI.hpp>
+
 namespace sirdar::cli {
 namespace {
 

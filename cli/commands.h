@@ -3,12 +3,14 @@
 
 #include <sirdar/status.hpp>
 
-#include <CLI/CLI.hpp>
-
 #include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+namespace CLI {
+class App;
+}
 
 namespace sirdar::cli {
 
@@ -28,7 +30,13 @@ struct Verb {
   Action (*declare)(CLI::App& app);
 };
 
+Action declare_attend(CLI::App& app);
+Action declare_check(CLI::App& app);
+Action declare_explain(CLI::App& app);
+Action declare_bench(CLI::App& app);
 Action declare_ladder(CLI::App& app);
+Action declare_doctor(CLI::App& app);
+Action declare_selftest(CLI::App& app);
 Action declare_compile(CLI::App& app);
 Action declare_cache(CLI::App& app);
 
@@ -39,11 +47,19 @@ int fail(const Status& status);
 // The same for something the user should know that is not an error.
 void notice(std::string_view sentence);
 
+// While it lives the library says nothing: for verbs that plan what they will not run.
+class Silence {
+ public:
+  Silence();
+  ~Silence();
+  Silence(const Silence&) = delete;
+  Silence& operator=(const Silence&) = delete;
+};
+// What the library has to say goes to stderr, unless SIRDAR_LOG already sends it there.
+void show_notices();
+
 // Problems from the words of a command line. A problem may be one quoted argument or its bare
 // words; among bare words a new problem starts at "fwd" or "bwd".
 std::vector<std::string> problems_from_words(const std::vector<std::string>& words);
-
-// The candidate a mistyped word was most likely meant to be; empty when none is near.
-std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
 
 }  // namespace sirdar::cli

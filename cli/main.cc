@@ -1,6 +1,10 @@
 // sirdar: attention on files, and what there is to know about it, from a shell.
 #include "commands.h"
 
+#include "core/suggest.h"
+
+#include <CLI/CLI.hpp>
+
 #include <fmt/format.h>
 
 #include <cerrno>
@@ -14,7 +18,14 @@ namespace {
 
 // One row per verb, in the order of --help.
 constexpr Verb kVerbs[] = {
+    {"attend", "attention over tensors in files, forward and backward", declare_attend},
+    {"check", "implementations against float64 on random data", declare_check},
+    {"explain", "what would run, how, and why nothing else", declare_explain},
+    {"bench", "how fast problems run here, beside the roofline and the naive method",
+     declare_bench},
     {"ladder", "the algorithms from naive softmax to FlashAttention-2, counted", declare_ladder},
+    {"doctor", "this machine, and what runs on it", declare_doctor},
+    {"selftest", "the conformance corpus on this machine", declare_selftest},
     {"compile", "kernels compiled without running them (none in this build)", declare_compile},
     {"cache", "compiled kernels kept on disk (none in this build)", declare_cache},
 };
@@ -35,7 +46,8 @@ std::vector<std::string> verb_names() {
 }
 
 std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates) {
-  const std::string best = nearest(word, candidates);
+  const std::vector<std::string_view> views(candidates.begin(), candidates.end());
+  const std::string_view best = nearest(word, views);
   return best.empty() ? "" : fmt::format("did you mean '{}'? ", best);
 }
 
@@ -65,7 +77,21 @@ int fail_with_extras(const CLI::App& root, const CLI::App* verb) {
                           did_you_mean(word, verb_names()), help));
 }
 
+// CLI11's other complaints name the flag before a colon.
+int fail_with_parse_error(const CLI::ParseError& error, const CLI::App* verb) {
+  const std::string text = error.what();
+  const std::string name = verb ? verb->get_name() : "";
+  const std::string prefix = verb ? name + ": " : "";
+  if (text.find("At Most 1") != std::string::npos) {
+    return fail(fmt::format("{}{} is given more than once; once is allowed.", prefix,
+                            text.substr(0, text.find(':'))));
+  }
+  return fail(
+      fmt::format("{}{}; 'sirdar {}{}--help' shows the use.", prefix, text, name, verb ? " " : ""));
+}
+
 int run(int argc, char** argv) {
+  show_notices();
   CLI::App app("Exact attention, forward and backward.", "sirdar");
   app.set_version_flag("--version", "sirdar " SIRDAR_VERSION);
   app.require_subcommand(0, 1);
@@ -86,8 +112,7 @@ int run(int argc, char** argv) {
   } catch (const CLI::ExtrasError&) {
     return fail_with_extras(app, chosen());
   } catch (const CLI::ParseError& error) {
-    const CLI::App* verb = chosen();
-    return fail(verb ? fmt::format("{}: {}", verb->get_name(), error.what()) : error.what());
+    return fail_with_parse_error(error, chosen());
   }
   for (const auto& [sub, action] : actions) {
     if (sub->parsed()) return action();

@@ -1,10 +1,11 @@
 #include "commands.h"
 
+#include <sirdar/sirdar.hpp>
+
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstdio>
-#include <numeric>
+#include <cstdlib>
 
 namespace sirdar::cli {
 namespace {
@@ -26,21 +27,6 @@ std::string one_line(std::string_view text) {
   return line;
 }
 
-size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 0; i < a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i + 1;
-    for (size_t j = 0; j < b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({row[j] + 1, row[j + 1] + 1, replaced});
-    }
-  }
-  return row.back();
-}
-
 }  // namespace
 
 int fail(std::string_view sentence) {
@@ -51,6 +37,16 @@ int fail(std::string_view sentence) {
 int fail(const Status& status) { return fail(status.message()); }
 
 void notice(std::string_view sentence) { fmt::print(stderr, "note: {}\n", one_line(sentence)); }
+
+Silence::Silence() { set_log_sink({}); }
+
+Silence::~Silence() { show_notices(); }
+
+void show_notices() {
+  const char* log = std::getenv("SIRDAR_LOG");
+  if (log != nullptr && *log != '\0' && std::string_view(log) != "0") return;
+  set_log_sink([](LogLevel, std::string_view text) { notice(text); });
+}
 
 std::vector<std::string> problems_from_words(const std::vector<std::string>& words) {
   std::vector<std::string> problems;
@@ -65,16 +61,6 @@ std::vector<std::string> problems_from_words(const std::vector<std::string>& wor
     is_open = !is_whole;
   }
   return problems;
-}
-
-std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {
-  std::string best;
-  size_t best_distance = std::max<size_t>(2, word.size() / 3) + 1;
-  for (const std::string& candidate : candidates) {
-    const size_t distance = edit_distance(word, candidate);
-    if (distance < best_distance) best_distance = distance, best = candidate;
-  }
-  return best;
 }
 
 }  // namespace sirdar::cli

@@ -11,6 +11,12 @@
 namespace sirdar::check {
 namespace {
 
+// Errors of the size of a plain computation's are promised up to a factor of two. On one draw of
+// data the two worst errors are single samples of rounding luck, often both of one row whose
+// largest logits nearly tie, and the ratio of two such samples passes four about once in 300
+// problems. So a single draw is called a fault from a factor of eight.
+constexpr double kNaiveFactor = 8;
+
 std::string origin(const Problem& problem, uint64_t seed) {
   return fmt::format("problem '{}', seed {}", problem.str(), seed);
 }
@@ -22,8 +28,8 @@ void fail(Report& report, const std::string& what, const Problem& problem, uint6
 }
 
 // Every output against float64, and against how far the naive computation is off.
-void judge(Report& report, const std::vector<Expected>& expected,
-           const std::vector<Deviation>& naive, const Problem& problem, uint64_t seed) {
+void judge(Report& report, const Oracle& oracle, const Problem& problem, uint64_t seed) {
+  const auto& [expected, naive] = oracle;
   for (size_t n = 0; n < expected.size(); ++n) {
     const Deviation deviation = compare(expected[n]);
     report.outputs.push_back({expected[n].name, deviation.worst, naive[n].worst});
@@ -32,10 +38,10 @@ void judge(Report& report, const std::vector<Expected>& expected,
            fmt::format("{} is {:.9g} and float64 gives {:.9g}: {:.3g} times the allowed error",
                        deviation.where, deviation.actual, deviation.expected, deviation.ratio),
            problem, seed);
-    } else if (deviation.worst > 2 * naive[n].worst + 1) {
+    } else if (deviation.worst > kNaiveFactor * (naive[n].worst + 1)) {
       fail(report,
-           fmt::format("{} is off by {:.3g} epsilons of its scale, more than twice the {:.3g} of a "
-                       "plain computation plus one",
+           fmt::format("{} is off by {:.3g} epsilons of its scale, far more than the {:.3g} of a "
+                       "plain computation",
                        expected[n].name, deviation.worst, naive[n].worst),
            problem, seed);
     }
@@ -53,7 +59,15 @@ std::string summary(const Report& report) {
 
 }  // namespace
 
-Report check(Inputs& inputs, const PlanOptions& options, uint64_t seed) try {
+Oracle make_oracle(Inputs& inputs) {
+  Oracle oracle{expected_outputs(inputs.problem(), inputs.args()), {}};
+  inputs.reset_outputs();
+  run_naive(inputs.problem(), inputs.args());
+  for (const Expected& one : oracle.expected) oracle.naive.push_back(compare(one));
+  return oracle;
+}
+
+Report check(Inputs& inputs, const Oracle& oracle, const PlanOptions& options, uint64_t seed) {
   const Problem& problem = inputs.problem();
   Report report;
   report.implementation = options.implementation;
@@ -65,12 +79,6 @@ Report check(Inputs& inputs, const PlanOptions& options, uint64_t seed) try {
   }
   report.implementation = plan.value().name();
   report.config = plan.value().config();
-  const std::vector<Expected> expected = expected_outputs(problem, inputs.args());
-  inputs.reset_outputs();
-  run_naive(problem, inputs.args());
-  std::vector<Deviation> naive;
-  for (const Expected& one : expected) naive.push_back(compare(one));
-
   inputs.reset_outputs();
   inputs.set_workspace(plan.value().workspace_bytes());
   report.status = plan.value().run(inputs.args());
@@ -82,9 +90,17 @@ Report check(Inputs& inputs, const PlanOptions& options, uint64_t seed) try {
   if (const std::string damage = inputs.damage(); !damage.empty()) {
     fail(report, damage, problem, seed);
   }
-  judge(report, expected, naive, problem, seed);
+  judge(report, oracle, problem, seed);
   if (report.ok) report.text = summary(report);
   return report;
+}
+
+Report check(Inputs& inputs, const PlanOptions& options, uint64_t seed) try {
+  // A refusal needs no oracle.
+  if (const Result<Plan> plan = Plan::create(inputs.problem(), options); !plan.ok()) {
+    return check(inputs, Oracle{}, options, seed);
+  }
+  return check(inputs, make_oracle(inputs), options, seed);
 } catch (const std::bad_alloc&) {
   Report report;
   report.status =

@@ -30,7 +30,18 @@ struct Report {
 // what the planner chooses.
 Report check(const Problem& problem, const PlanOptions& options, uint64_t seed);
 
-// On the given data (accept() must have been called). `seed` is only printed.
+// What is right on given data and how far a plain computation is from it: made once, good for any
+// number of implementations.
+struct Oracle {
+  std::vector<Expected> expected;
+  std::vector<Deviation> naive;
+};
+
+// accept() must have been called. Throws std::bad_alloc.
+Oracle make_oracle(Inputs& inputs);
+
+// On the data that the oracle was made from. `seed` is only printed.
+Report check(Inputs& inputs, const Oracle& oracle, const PlanOptions& options, uint64_t seed);
 Report check(Inputs& inputs, const PlanOptions& options, uint64_t seed);
 
 }  // namespace sirdar::check

@@ -23,8 +23,10 @@ struct Bound {
   explicit Bound(size_t size) : scale(size, 0), allowed(size, 0) {}
   // A term of size `part` that may be off by `relative` of itself, and by `absolute` more.
   void add(size_t at, double part, double relative, double absolute = 0) {
+    allowed[at] += absolute;
+    if (part == 0) return;  // whatever its relative error, infinite beside a logit of -inf
     scale[at] += part;
-    allowed[at] += part * relative + absolute;
+    allowed[at] += part * relative;
   }
 };
 
@@ -98,7 +100,9 @@ RowBounds condition(const Call& call, const Item& item, int64_t h, int64_t i, co
     const double alibi = std::abs(reference::alibi(call, item, h, i, pair.j));
     Conditioned one{pair, 1, std::abs(call.logits.derivative(pair.dot)), 1, 0, 0, 0};
     const double scaled = std::abs(call.logits.softmax_scale) * abs_dot(q_i, k_j);
-    m[n] = one.slope * abs_dot(q_i, k_j) + problem.softcap + bias + alibi;
+    // A saturated soft-cap passes nothing of its score on, however large.
+    const double passed = one.slope == 0 ? 0 : one.slope * abs_dot(q_i, k_j);
+    m[n] = passed + problem.softcap + bias + alibi;
     if (problem.softcap > 0) one.slope_relative = 8 * kEps32 * scaled / problem.softcap;
     if (call.score_mod) {
       const expression::Point point{pair.score, item.b, h, i, pair.j, item.q_pos(i)};
@@ -106,7 +110,8 @@ RowBounds condition(const Call& call, const Item& item, int64_t h, int64_t i, co
       one.slope_mod = std::abs(call.score_mod->derivative(call.bindings, point, 0, none));
       one.slope *= one.slope_mod;
       one.slope_relative += 8 * kEps32 * m[n];
-      m[n] = m[n] * one.slope_mod + std::abs(pair.logit);
+      // A logit of -inf has no weight and no rounding.
+      m[n] = m[n] * one.slope_mod + (std::isfinite(pair.logit) ? std::abs(pair.logit) : 0);
     }
     one.factor = reference::dropout_factor(call, item, h, i, pair.j);
     if (pair.weight > 0) row.mean_m += pair.weight * m[n];
@@ -221,7 +226,8 @@ struct GradientBounds {
     // rounded to the inputs' dtype before it meets q and k.
     const double epsilon_out = row_of(problem.output_dtype()).epsilon();
     const double epsilon_ds = operand_epsilon(problem) - kEps32;
-    const double common = kEps32 * (std::abs(row.softmax.lse) + 8) + epsilon_out + epsilon_ds;
+    const double lse = std::isfinite(row.softmax.lse) ? std::abs(row.softmax.lse) : 0;
+    const double common = kEps32 * (lse + 8) + epsilon_out + epsilon_ds;
     const double tiny = operand_tiny(problem);
     const size_t dq_at = static_cast<size_t>(dq_map.offset(item.b, item.q, i, h));
     // Where out is subnormal in its format, its rounding puts an absolute error into D.
@@ -249,8 +255,10 @@ struct GradientBounds {
                                                 : 0;
       const double absolute = tiny + capped + dlogit.absolute * one.slope;
       for (size_t c = 0; c < q_i.size(); ++c) {
-        dq.add(dq_at + c, ddot * std::abs(k_j[c]), dlogit.relative, absolute * std::abs(k_j[c]));
-        dk.add(dk_at + c, ddot * std::abs(q_i[c]), dlogit.relative, absolute * std::abs(q_i[c]));
+        const double dq_part = ddot == 0 ? 0 : ddot * std::abs(k_j[c]);
+        const double dk_part = ddot == 0 ? 0 : ddot * std::abs(q_i[c]);
+        dq.add(dq_at + c, dq_part, dlogit.relative, absolute * std::abs(k_j[c]));
+        dk.add(dk_at + c, dk_part, dlogit.relative, absolute * std::abs(q_i[c]));
       }
       add_modifiers(item, h, i, one, dlogit);
     }

@@ -155,10 +155,4 @@ std::vector<Expected> expected_tensors(const Problem& problem, const Args& args)
   return Describer(problem, args).all();
 }
 
-int64_t num_elements(const std::vector<Axis>& axes) {
-  int64_t product = 1;
-  for (const Axis& axis : axes) product *= axis.any ? 1 : axis.size;
-  return product;
-}
-
 }  // namespace sirdar

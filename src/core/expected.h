@@ -34,7 +34,4 @@ struct Expected {
 // been matched by name already (validate_names).
 std::vector<Expected> expected_tensors(const Problem& problem, const Args& args);
 
-// Of an axis that takes any size, one entry is counted.
-int64_t num_elements(const std::vector<Axis>& axes);
-
 }  // namespace sirdar

@@ -1,6 +1,7 @@
 #include "core/memory.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <vector>
 
 namespace sirdar {
@@ -93,7 +94,9 @@ ByteRange byte_range(const TensorView& view) {
 bool fits_address_space(const TensorView& view) {
   const ByteRange range = byte_range(view);
   const Wide base = address(view);
-  return base + range.begin >= 0 && base + range.end <= static_cast<Wide>(UINTPTR_MAX);
+  const bool is_one_object = range.end - range.begin <= PTRDIFF_MAX;
+  return is_one_object && base + range.begin >= 0 &&
+         base + range.end <= static_cast<Wide>(UINTPTR_MAX);
 }
 
 bool overlaps_itself(const TensorView& view) {

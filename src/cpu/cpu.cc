@@ -44,14 +44,16 @@ Status check(const ForwardConfig& config) {
 }
 
 // Query rows per tile: large tiles read K and V less often, small ones keep all threads busy.
-int32_t choose_block_m(const Problem& problem, int width) {
+int32_t choose_block_m(const Problem& problem, int width, int num_threads) {
   const int64_t rows = problem.seqlen_q * problem.group_size();
-  const int largest = problem.head_dim <= 128 ? 512 : 256;
+  const int largest = problem.head_dim <= 128 ? 1024 : 256;
   int block_m = std::max(largest, width);
   const auto tiles = [&](int rows_per_tile) {
     return problem.batch * problem.num_heads_kv * ((rows + rows_per_tile - 1) / rows_per_tile);
   };
-  while (block_m / 2 >= width && (tiles(block_m) < 32 || rows <= block_m / 2)) block_m /= 2;
+  while (block_m / 2 >= width &&
+         (tiles(block_m) < enough_tiles(num_threads) || rows <= block_m / 2))
+    block_m /= 2;
   return block_m;
 }
 
@@ -60,10 +62,11 @@ Result<Config> configure(const Problem& problem, const Device& device, const Pla
   if (!isa.ok()) return isa.status();
   ForwardConfig config;
   config.isa = isa.value();
-  config.block_m = choose_block_m(problem, kMaxVectors * kernels_for(config.isa).lanes);
   config.block_n = problem.head_dim <= 128 ? 256 : 128;
   config.split_n = 1024 / config.block_n;
   config.num_threads = std::min(device.num_threads, kMaxThreads);
+  config.block_m =
+      choose_block_m(problem, kMaxVectors * kernels_for(config.isa).lanes, config.num_threads);
   if (Status status = override_fields(config, options.knobs); !status.ok()) return status;
   if (config.isa != isa.value()) {
     const Result<Isa> forced = choose_isa(device, std::string(name_of(config.isa)));

@@ -9,9 +9,6 @@
 namespace sirdar::cpu {
 namespace {
 
-// Fewer tiles than this and long keys are split between threads. A constant, so that memory and
-// work follow from the problem and not from the machine.
-constexpr int64_t kEnoughTiles = 32;
 constexpr int64_t kMaxSegments = 32;
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -108,7 +105,7 @@ WorkGrid work_grid(const Problem& problem, const ForwardConfig& config) {
   grid.batch = problem.batch;
   grid.num_heads_kv = problem.num_heads_kv;
   grid.tiles = ceil_div(problem.seqlen_q * problem.group_size(), config.block_m);
-  if (grid.num_tiles() < kEnoughTiles) {
+  if (grid.num_tiles() < enough_tiles(config.num_threads)) {
     // Shorter sequences of the batch have at most as many segments as the longest.
     grid.segments = std::max<int64_t>(1, segments_of(problem.seqlen_k, config).count);
   }

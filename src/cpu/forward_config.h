@@ -16,6 +16,10 @@ struct ForwardConfig {
   bool operator==(const ForwardConfig&) const = default;
 };
 
+// With so many tiles threads share the work well, even where a causal mask makes some of them long:
+// fewer make tiles smaller, or split their keys. Changes who computes what, not the bits.
+constexpr int64_t enough_tiles(int num_threads) { return 8 * int64_t{num_threads}; }
+
 template <class C, class Visit>
 constexpr void fields(C& config, Visit visit) {
   visit("isa", config.isa);

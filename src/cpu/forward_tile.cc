@@ -373,8 +373,8 @@ void Tile::write_row(int lane, float row_max, float row_sum) {
   void* out = row_at(call_.args.out, call_.out.offset(b_, q_, i, h), call_.output_bytes);
   double base = row_max, sum = row_sum, weight = 1;
   if (is_live && call_.problem.has_sink) {
-    const TensorView& sinks = call_.args.sink;
-    const float sink = static_cast<const float*>(sinks.data)[h * stride_or_zero(sinks, 0)];
+    const TensorView& view = call_.args.sink;
+    const float sink = static_cast<const float*>(view.data)[h * stride_or_zero(view, 0)];
     // A NaN in either must come through.
     base = std::isnan(sink) || sink > row_max ? sink : row_max;
     if (base != -kInf) {

@@ -265,6 +265,39 @@ __attribute__((noinline)) void tanh_all(const float* x, float* y, int n) {
   for (int i = 0; i < n; i += kLanes) store(y + i, tanh_of(load(x + i)));
 }
 
+inline float sum_of(F x) {
+  float lanes[kLanes];
+  store(lanes, x);
+  float sum = 0;
+  for (int lane = 0; lane < kLanes; ++lane) sum += lanes[lane];
+  return sum;
+}
+
+__attribute__((noinline)) void softmax_row(float* row, int64_t n) {
+  const int64_t whole = n / kLanes * kLanes;
+  F maxima = all(-__builtin_inff());
+  for (int64_t j = 0; j < whole; j += kLanes) maxima = max(load(row + j), maxima);
+  float lanes[kLanes];
+  store(lanes, maxima);
+  float row_max = lanes[0];
+  for (int lane = 1; lane < kLanes; ++lane) row_max = lanes[lane] > row_max ? lanes[lane] : row_max;
+  for (int64_t j = whole; j < n; ++j) row_max = row[j] > row_max ? row[j] : row_max;
+  F sums = all(0.0f);
+  for (int64_t j = 0; j < whole; j += kLanes) {
+    const F p = exp_of(sub(load(row + j), all(row_max)));
+    store(row + j, p);
+    sums = add(sums, p);
+  }
+  float sum = sum_of(sums);
+  for (int64_t j = whole; j < n; ++j) {
+    store(lanes, exp_of(all(row[j] - row_max)));
+    sum += row[j] = lanes[0];
+  }
+  const float inverse = 1 / sum;
+  for (int64_t j = 0; j < whole; j += kLanes) store(row + j, mul(load(row + j), all(inverse)));
+  for (int64_t j = whole; j < n; ++j) row[j] *= inverse;
+}
+
 constexpr int kPeakChains = 2 * kRows;
 
 __attribute__((noinline)) float fma_peak(int64_t rounds) {
@@ -309,6 +342,7 @@ constexpr MicroKernels make_table(Isa isa) {
           .encode = {encode_all<Fp32>, encode_all<Bf16>, encode_all<Fp16>},
           .exp = exp_all,
           .tanh = tanh_all,
+          .softmax_row = softmax_row,
           .fma_peak = fma_peak,
           .flops_per_round = 2 * kPeakChains * kLanes};
 }

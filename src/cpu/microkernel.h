@@ -149,6 +149,8 @@ struct MicroKernels {
   // exp(x) for x <= 0 and tanh(x), element by element; n is a multiple of lanes. For tests.
   void (*exp)(const float* x, float* y, int n);
   void (*tanh)(const float* x, float* y, int n);
+  // row <- softmax(row), n >= 1: the softmax of the naive method at its best, for comparison.
+  void (*softmax_row)(float* row, int64_t n);
   // Independent FMAs, `rounds` times `flops_per_round` operations; returns a value to keep.
   float (*fma_peak)(int64_t rounds);
   int flops_per_round;

@@ -50,5 +50,6 @@ inline F magnitude(F x) {
 inline F exponent_from_low_bits(F x) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(x), 23));
 }
-// x * log2(e) - n for the integer n next to it: one rounding, of the small difference.
+// x * log2(e) - n for the integer n next to it: the product is not rounded. What remains is that of
+// log2(e) itself, |x| * 1.3e-8: a weight exp(x) |x| * 1.3e-8 is below 5e-9 of the largest weight.
 inline F log2_fraction(F x, F n) { return _mm256_fmsub_ps(x, all(1.44269504f), n); }

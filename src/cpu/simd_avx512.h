@@ -46,5 +46,6 @@ inline F magnitude(F x) { return _mm512_abs_ps(x); }
 inline F exponent_from_low_bits(F x) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(x), 23));
 }
-// x * log2(e) - n for the integer n next to it: one rounding, of the small difference.
+// x * log2(e) - n for the integer n next to it: the product is not rounded. What remains is that of
+// log2(e) itself, |x| * 1.3e-8: a weight exp(x) |x| * 1.3e-8 is below 5e-9 of the largest weight.
 inline F log2_fraction(F x, F n) { return _mm512_fmsub_ps(x, all(1.44269504f), n); }

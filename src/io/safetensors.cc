@@ -132,6 +132,15 @@ Result<Array> Safetensors::read(std::string_view name) const {
   return Array{type->type, entry->shape, std::move(buffer).value()};
 }
 
+bool is_safetensors_name(std::string_view name) {
+  using Json = nlohmann::json;
+  const std::string quoted_name = Json(name).dump(-1, ' ', false, Json::error_handler_t::ignore);
+  // What is not UTF-8 was left out, so the text no longer says the same.
+  const Json again = Json::parse(quoted_name, nullptr, false);
+  return again.is_string() && again.get_ref<const std::string&>() == name &&
+         name != "__metadata__";
+}
+
 std::string safetensors_header(std::span<const SafetensorsItem> items) {
   nlohmann::ordered_json json = nlohmann::ordered_json::object();
   uint64_t offset = 0;
@@ -143,7 +152,7 @@ std::string safetensors_header(std::span<const SafetensorsItem> items) {
                        {"data_offsets", {offset, offset + bytes}}};
     offset += bytes;
   }
-  // Spaces bring the data to a multiple of 8 bytes. Names that are not UTF-8 cannot be in JSON.
+  // Spaces bring the data to a multiple of 8 bytes.
   std::string text = json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   text.append((kLengthBytes - text.size() % kLengthBytes) % kLengthBytes, ' ');
   std::string header;

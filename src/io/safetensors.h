@@ -38,6 +38,7 @@ struct SafetensorsItem {
   ElementType type = ElementType::fp32;
   std::vector<int64_t> shape;
 };
+bool is_safetensors_name(std::string_view name);  // UTF-8, and not the format's own
 // The bytes before the data; the data are the items' arrays in the order given, without gaps.
 std::string safetensors_header(std::span<const SafetensorsItem> items);
 

@@ -22,7 +22,13 @@ Status supports(const Problem& problem, const Device& device) {
   return {};
 }
 
-Result<Config> configure(const Problem&, const Device&, const PlanOptions&) { return Config{}; }
+Result<Config> configure(const Problem&, const Device&, const PlanOptions& options) {
+  if (options.knobs.empty()) return Config{};
+  return Status(
+      StatusCode::invalid_argument,
+      "knobs: the reference has none, '" + options.knobs[0].first + "' included; leave them out.",
+      "knobs");
+}
 
 std::string print(const Config&) { return "float64"; }
 

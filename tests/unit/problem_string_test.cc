@@ -2,6 +2,7 @@
 // explained.
 #include "core/problem_string.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
@@ -125,7 +126,7 @@ TEST(ProblemString, EveryWordIsInTheDocument) {
   std::stringstream text;
   text << file.rdbuf();
   for (const Word& word : problem_words())
-    EXPECT_TRUE(contains(text.str(), "`" + std::string(word.usage) + "`")) << word.usage;
+    EXPECT_TRUE(contains(text.str(), fmt::format("`{}`", word.usage))) << word.usage;
 }
 
 }  // namespace

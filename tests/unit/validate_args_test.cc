@@ -165,9 +165,11 @@ TEST(ValidateArgs, StridesOfSizeOneAxesAreNotRead) {
 
 TEST(ValidateArgs, EmptyTensorsMayHaveAnyPointer) {
   SmallCall call = call_of("b2 sq5 sk0 h4 d8");
-  call.args.k = {};
-  call.args.v.data = nullptr;
+  call.args.k.data = call.args.v.data = nullptr;
   EXPECT_EQ(check(call).message(), "");
+  call.args.k = {};
+  expect_broken(check(call), "V040", "k: it is missing");
+  call.args.k = call.args.v;
   call.args.v.data = reinterpret_cast<void*>(uintptr_t{3});
   EXPECT_EQ(check(call).message(), "");
 }

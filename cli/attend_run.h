@@ -1,0 +1,25 @@
+// One pass of `sirdar attend`, timed.
+#pragma once
+
+#include <sirdar/plan.hpp>
+
+#include <optional>
+
+namespace sirdar::cli {
+
+struct PassReport {
+  std::string implementation, explanation;
+  double seconds = 0, flops = 0;
+  std::optional<int64_t> extra_bytes;  // peak memory beyond inputs and outputs
+};
+
+Result<PassReport> run_pass(const Problem& problem, const Args& args, const PlanOptions& options);
+
+struct CheckReport {
+  bool ok = true;
+  std::string text;  // "max error 2.1e-07, 0.4 of what rounding allows (dq)"
+};
+// Against float64 on the same inputs.
+CheckReport check_pass(const Problem& problem, const Args& args);
+
+}  // namespace sirdar::cli

@@ -1,0 +1,104 @@
+// attend: attention over tensors in files.
+#include "attend_inputs.h"
+#include "attend_outputs.h"
+#include "attend_run.h"
+#include "parse.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <memory>
+
+namespace sirdar::cli {
+namespace {
+
+Result<PlanOptions> plan_options(const AttendFlags& flags) {
+  PlanOptions options;
+  const std::string backend = flags.backend.value_or("auto");
+  if (backend == "cuda") {
+    return bad_flag("--backend",
+                    "cuda is not in this build, which has no CUDA implementation; use "
+                    "auto, cpu or reference.");
+  }
+  if (backend != "auto" && backend != "cpu" && backend != "reference") {
+    return bad_flag("--backend",
+                    fmt::format("'{}' is not known; use auto, reference, cpu or cuda.", backend));
+  }
+  if (backend == "reference") options.implementation = "reference";
+  options.allow_reference = backend == "auto";
+  if (flags.isa && backend == "reference") {
+    return bad_flag("--isa", "has no effect on the reference; leave it out.");
+  }
+  options.isa = flags.isa.value_or("");
+  if (flags.isa && options.isa.empty()) return bad_flag("--isa", "is empty; name one like avx2.");
+  if (flags.threads) {
+    const Result<int64_t> threads = parse_integer("--threads", *flags.threads, 1, 4096);
+    if (!threads.ok()) return threads.status();
+    options.num_threads = static_cast<int>(threads.value());
+  }
+  return options;
+}
+
+std::string print_bytes(std::optional<int64_t> bytes) {
+  if (!bytes) return "unknown";
+  return fmt::format("{:.1f} MiB", static_cast<double>(*bytes) / (1 << 20));
+}
+
+std::string print_pass(const PassReport& pass) {
+  return fmt::format("{} {:.3f} ms {:.4g} TFLOP/s", pass.implementation, pass.seconds * 1e3,
+                     pass.seconds > 0 ? pass.flops / pass.seconds * 1e-12 : 0);
+}
+
+int attend(const AttendFlags& flags) {
+  const Result<PlanOptions> options = plan_options(flags);
+  if (!options.ok()) return fail(options.status());
+  const Result<AttendInputs> read = read_attend_inputs(flags);
+  if (!read.ok()) return fail(read.status());
+  const AttendInputs& inputs = read.value();
+  const Result<AttendOutputs> outputs = AttendOutputs::allocate(flags, inputs);
+  if (!outputs.ok()) return fail(outputs.status());
+
+  std::vector<std::pair<const Problem*, const Args*>> passes{
+      {&inputs.forward, &outputs.value().forward_args()}};
+  if (inputs.backward) passes.emplace_back(&*inputs.backward, &outputs.value().backward_args());
+
+  std::string line, explanation;
+  std::optional<int64_t> extra_bytes = 0;
+  for (const auto& [problem, args] : passes) {
+    const Result<PassReport> report = run_pass(*problem, *args, options.value());
+    if (!report.ok()) return fail(report.status());
+    const PassReport& pass = report.value();
+    line += (line.empty() ? "" : ", ") + print_pass(pass);
+    explanation += pass.explanation;
+    extra_bytes = extra_bytes && pass.extra_bytes
+                      ? std::optional(std::max(*extra_bytes, *pass.extra_bytes))
+                      : std::nullopt;
+  }
+  line += ", peak extra memory " + print_bytes(extra_bytes);
+
+  bool is_right = true;
+  if (flags.check) {
+    if (isatty(STDERR_FILENO)) notice("comparing with float64 ...");
+    for (const auto& [problem, args] : passes) {
+      const CheckReport report = check_pass(*problem, *args);
+      is_right = is_right && report.ok;
+      line += ", " + report.text;
+    }
+    line += is_right ? ", ok" : ", FAIL";
+  }
+  if (Status status = outputs.value().write(); !status.ok()) return fail(status);
+  fmt::print("{}\n", line);
+  if (flags.is_verbose) fmt::print("{}", explanation);
+  return is_right ? kExitOk : kExitCheckFailed;
+}
+
+}  // namespace
+
+Action declare_attend(CLI::App& app) {
+  auto flags = std::make_shared<AttendFlags>();
+  declare_attend_flags(app, *flags);
+  return [flags] { return attend(*flags); };
+}
+
+}  // namespace sirdar::cli

@@ -1,0 +1,99 @@
+// doctor: this program, this machine, and what will run on it.
+#include "commands.h"
+#include "core/device.h"
+#include "gpu_presence.h"
+#include "implementations.h"
+
+#include <CLI/CLI.hpp>
+
+#include <sirdar/sirdar.hpp>
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <memory>
+
+namespace sirdar::cli {
+namespace {
+
+std::string print_cache(int64_t bytes) {
+  return bytes >= 1 << 20 && bytes % (1 << 20) == 0 ? fmt::format("{} MiB", bytes >> 20)
+                                                    : fmt::format("{} KiB", bytes >> 10);
+}
+
+void print_machine(const Device& host) {
+  std::string isas;
+  for (const Isa isa : {Isa::scalar, Isa::neon, Isa::avx2, Isa::avx512, Isa::avx512_bf16}) {
+    if (isa_runs_on(isa, host.isa)) isas += (isas.empty() ? "" : ", ") + std::string(name_of(isa));
+  }
+  fmt::print("sirdar       {}\n", version());
+  fmt::print("cpu          {}\n", host.name);
+  fmt::print("isa          {} (may run: {})\n", name_of(host.isa), isas);
+  fmt::print("caches       L1d {}, L2 {} a core\n", print_cache(host.l1d_bytes),
+             print_cache(host.l2_bytes));
+  fmt::print("threads      {}\n", host.num_threads);
+}
+
+// What the planner takes for a plain causal problem; features may change it, explain tells.
+void print_choices() {
+  const Silence silence;
+  fmt::print("what runs    {:<10} {:<14} {:<14}\n", "inputs", "forward", "backward");
+  for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16, DType::fp8_e4m3}) {
+    std::string names[2];
+    for (const Op op : {Op::forward, Op::backward}) {
+      Problem problem;
+      problem.op = op;
+      problem.seqlen_q = problem.seqlen_k = 1024;
+      problem.dtype_q = problem.dtype_kv = dtype;
+      problem.mask = Mask::causal();
+      PlanOptions options;
+      options.allow_reference = true;
+      const Result<Plan> plan = Plan::create(problem, options);
+      names[op == Op::forward ? 0 : 1] = plan.ok() ? plan.value().name() : "nothing";
+    }
+    fmt::print("             {:<10} {:<14} {:<14}\n", name_of(dtype), names[0], names[1]);
+  }
+  fmt::print("             'sirdar explain PROBLEM' says what other features need\n");
+}
+
+void print_switches() {
+  struct Switch {
+    const char *name, *effect;
+  };
+  // The switches for compiled kernels exist, but this build compiles none.
+  constexpr Switch kSwitches[] = {
+      {"SIRDAR_LOG", "notices go to stderr"},
+      {"SIRDAR_FORCE", "the implementation to take"},
+      {"SIRDAR_NUM_THREADS", "threads"},
+      {"SIRDAR_CACHE_DIR", "no effect: this build compiles no kernels"},
+      {"SIRDAR_KERNEL_DIR", "no effect: this build compiles no kernels"},
+      {"SIRDAR_DUMP", "no effect: this build compiles no kernels"},
+      {"SIRDAR_NO_JIT", "no effect: this build compiles no kernels"}};
+  bool is_any_set = false;
+  for (const Switch& one : kSwitches) {
+    const char* value = std::getenv(one.name);
+    if (!value) continue;
+    fmt::print("{:<12} {}={} ({})\n", is_any_set ? "" : "environment", one.name, value, one.effect);
+    is_any_set = true;
+  }
+  if (!is_any_set) fmt::print("environment  no SIRDAR_ switch is set\n");
+}
+
+int doctor() {
+  print_machine(Device::host());
+  print_choices();
+  fmt::print("gpu          {}\n", gpu_presence());
+  fmt::print("nvrtc        {}\n", nvrtc_presence());
+  fmt::print("             this build has no CUDA implementation; everything runs on the CPU\n");
+  print_switches();
+  return kExitOk;
+}
+
+}  // namespace
+
+Action declare_doctor(CLI::App& app) {
+  app.footer("Example:\n  sirdar doctor");
+  return doctor;
+}
+
+}  // namespace sirdar::cli

@@ -1,0 +1,21 @@
+// The implementations as a command line asks for them.
+#pragma once
+
+#include <sirdar/plan.hpp>
+
+#include <string>
+#include <vector>
+
+namespace sirdar::cli {
+
+// Names of all implementations, or of those that `backend` means: a name, or its first part ("cpu"
+// for "cpu.forward").
+Result<std::vector<std::string>> implementation_names(const std::optional<std::string>& backend);
+
+// Empty when `implementation` serves the problem, else its reason.
+Result<std::string> refusal(const Problem& problem, const std::string& implementation);
+
+// Every text as a valid problem, or the first that is not one.
+Result<std::vector<Problem>> parse_problems(const std::vector<std::string>& words);
+
+}  // namespace sirdar::cli

@@ -1,0 +1,142 @@
+"""`sirdar` itself, and its verbs that read no tensors."""
+
+import json
+import pty
+import os
+import re
+import subprocess
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+from conftest import binary
+
+SVG = "{http://www.w3.org/2000/svg}"
+COLORS = {"empty": "#f1f1ee", "part": "#e8a33d", "full": "#2f6f9f"}
+
+
+def test_version_and_help(sirdar):
+    assert re.fullmatch(r"sirdar \d+\.\d+\.\d+\n", sirdar.ok("--version").out)
+    overview = sirdar.ok("--help").out
+    for verb in ("attend", "check", "explain", "bench", "ladder", "compile", "cache", "doctor",
+                 "selftest"):
+        assert verb in overview
+        assert "Usage" in sirdar.ok(verb, "--help").out
+    for verb in ("attend", "check", "explain", "doctor", "selftest"):
+        assert "Example" in sirdar.ok(verb, "--help").out
+
+
+@pytest.mark.parametrize("arguments, says", [
+    ([], "no verb"), (["atend"], ["atend", "attend"]), (["--versio"], ["--versio", "--version"]),
+    (["explain"], "PROBLEM"), (["explain", "fwd s8", "fwd s9"], "one"),
+    (["explain", "fwd s8 d0"], "head_dim"), (["explain", "fwd s8 cusal"], ["cusal", "causal"]),
+    (["explain", "fwd s8", "--device", "h20"], ["h20", "h200"]),
+    (["explain", "fwd s8", "--svg", "none/a.svg"], "none"),
+    (["explain", "fwd s8", "--svg", ""], "--svg"), (["explain", "fwd s8", "--jsn"], "--json"),
+    (["check"], "PROBLEM"), (["check", "fwd s8", "--backend", "fast"], ["fast", "reference"]),
+    (["check", "fwd s8", "--seed", "-1"], "--seed"),
+    (["check", "bwd s8", "--backend", "cpu"], "nothing was checked"),
+    (["selftest", "--seconds", "0"], "--seconds"), (["doctor", "now"], "now"),
+    (["compile", "fwd s8"], "no kernels"), (["cache", "list"], "cache")])
+def test_bad_use_is_one_sentence(sirdar, arguments, says):
+    if arguments[:1] == ["check"] and "cpu" in arguments:
+        result = sirdar(*arguments)  # the refusals themselves are on stdout
+        assert result.code == 2 and says in result.err and "refused" in result.out
+    else:
+        sirdar.refused(*arguments, says=says)
+
+
+def test_explain_says_what_runs_and_why_not(sirdar):
+    text = sirdar.ok("explain", "bwd b2 sq64 sk64 hq4 hkv2 d64 causal").out
+    assert "reference" in text and "cpu.forward" in text
+    assert "cpu.forward" in sirdar.ok("explain", "fwd", "s64", "d64").out
+    assert "none" in sirdar.ok("explain", "fwd s64 d64 bf16", "--device", "h200").out
+
+
+def test_explain_json(sirdar):
+    found = json.loads(sirdar.ok("explain", "fwd b2 sq100 sk100 hq4 hkv2 d64 causal", "--json").out)
+    assert found["chosen"] == "cpu.forward" and "isa=" in found["config"]
+    assert found["flops"] == 2 * 4 * (100 * 101 / 2) * 4 * 64
+    # q, out: [2, 100, 4, 64]; k, v: [2, 100, 2, 64], all fp32
+    assert found["bytes"] == 4 * 2 * 100 * 64 * (4 + 4 + 2 + 2)
+    assert found["device"] and found["workspace_bytes"] >= 0 and found["refusals"] is not None
+    found = json.loads(sirdar.ok("explain", "fwd s64 d64 bf16", "--device", "h200", "--json").out)
+    assert found["chosen"] is None
+    assert {r["implementation"] for r in found["refusals"]} >= {"cpu.forward", "reference"}
+    assert all(len(r["reason"]) > 4 for r in found["refusals"])
+
+
+def drawn(sirdar, *arguments):
+    sirdar.ok("explain", *arguments, "--svg", "map.svg")
+    root = ElementTree.parse(sirdar.folder / "map.svg").getroot()
+    assert root.find(f"{SVG}title").text.startswith("Tile map of ")
+    text = " ".join("".join(t.itertext()) for t in root.iter(f"{SVG}text"))
+    counts = {word: int(re.search(rf"{word}: [^(]*\((\d+) of", text).group(1)) for word in COLORS}
+    cells = root.find(f"{SVG}g")
+    drawn_colors = {r.get("fill") for r in cells.iter(f"{SVG}rect")}
+    for word, color in COLORS.items():
+        assert (counts[word] > 0) == (color in drawn_colors)
+    return counts, text
+
+
+def test_the_tile_map(sirdar):
+    counts, text = drawn(sirdar, "fwd s512 d64 causal", "--device", "h200")  # tiles of 64
+    assert counts == {"empty": 28, "part": 8, "full": 28}
+    assert "key position" in text and "query row" in text and "512" in text
+    counts, _ = drawn(sirdar, "fwd s512 d64", "--device", "h200")
+    assert counts == {"empty": 0, "part": 0, "full": 64}
+    counts, _ = drawn(sirdar, "fwd s256 d64 window:63,0", "--device", "h200")
+    assert counts == {"empty": 9, "part": 7, "full": 0}
+    counts, _ = drawn(sirdar, 'fwd s256 d64 mask_mod:"k < 64"', "--device", "h200")
+    assert counts == {"empty": 12, "part": 0, "full": 4}
+
+
+def test_a_large_tile_map_joins_tiles(sirdar):
+    counts, text = drawn(sirdar, "fwd s16384 d64 causal", "--device", "h200")  # 256 x 256 tiles
+    assert counts == {"empty": 8128, "part": 128, "full": 8128} and "2 x 2 tiles" in text
+    assert (sirdar.folder / "map.svg").stat().st_size < 200_000
+
+
+def test_the_tile_map_says_what_it_cannot_know(sirdar):
+    result = sirdar.ok("explain", "fwd s128 d64 mask document", "--svg", "map.svg")
+    assert "mask tensor" in result.err and "document" in result.err
+    assert "mask tensor" in (sirdar.folder / "map.svg").read_text()
+    result = sirdar.ok("explain", 'fwd s128 d64 mask_mod:"k < n" scalar:n', "--svg", "map.svg")
+    assert "mask_mod" in result.err
+    root = ElementTree.parse(sirdar.folder / "map.svg").getroot()  # '<' and '"' are escaped
+    assert '"k < n"' in root.find(f"{SVG}title").text
+
+
+def test_check(sirdar):
+    out = sirdar.ok("check", "fwd", "sq33", "sk65", "d32", "causal", "lse", "bwd", "s17", "d8",
+                    "--seed", "5").out
+    assert "seed 5" in out and "3 of 3 ok" in out
+    assert re.search(r"cpu\.forward +ok", out) and re.search(r"cpu\.forward +refused", out)
+    only = sirdar.ok("check", "fwd s33 d32", "--backend", "reference").out
+    assert "cpu.forward" not in only and "1 of 1 ok" in only
+
+
+def test_doctor(sirdar):
+    out = sirdar.ok("doctor", env={"SIRDAR_NUM_THREADS": "1"}).out
+    for word in ("sirdar ", "cpu ", "isa ", "caches ", "threads      1\n", "gpu ", "nvrtc ",
+                 "no CUDA implementation", "cpu.forward", "reference", "SIRDAR_NUM_THREADS=1"):
+        assert word in out, word
+
+
+def test_selftest(sirdar):
+    result = sirdar.ok("selftest", "--seconds", "3")
+    found = re.fullmatch(r"ok: (\d+) of (\d+) problems, (\d+) checks, 0 failed, \d+ refused .*\n",
+                         result.out)
+    assert found, result.out
+    tried, problems, checks = map(int, found.groups())
+    assert 0 < tried <= problems and checks >= tried
+    assert result.err == ""  # no progress where nobody watches
+
+
+def test_progress_only_on_a_terminal(sirdar):
+    primary, secondary = pty.openpty()
+    process = subprocess.run([binary(), "selftest", "--seconds", "1"], stdout=subprocess.PIPE,
+                             stderr=secondary, text=True)
+    os.close(secondary)
+    shown = os.read(primary, 1 << 16).decode()
+    os.close(primary)
+    assert process.returncode == 0 and "selftest" in shown and shown.endswith("\r\x1b[K")

@@ -1,0 +1,73 @@
+// Which kernels a CPU gets, for machines of every kind; what is forced and refused.
+#include <gtest/gtest.h>
+#include <sirdar/plan.hpp>
+
+#include "cpu/dispatch.h"
+
+namespace sirdar::cpu {
+namespace {
+
+Device recorded(const char* name) { return Device::named(name).value(); }
+
+Isa chosen(const char* device) { return choose_isa(recorded(device), "").value(); }
+
+#if defined(__x86_64__)
+TEST(CpuDispatch, TakesTheBestKernelsOfEachMachine) {
+  EXPECT_EQ(chosen("zen4"), Isa::avx512);
+  EXPECT_EQ(chosen("emerald_rapids"), Isa::avx512);
+  EXPECT_EQ(chosen("avx2"), Isa::avx2);
+}
+
+TEST(CpuDispatch, ForcesWeakerKernels) {
+  EXPECT_EQ(choose_isa(recorded("zen4"), "avx2").value(), Isa::avx2);
+  EXPECT_EQ(choose_isa(recorded("zen4"), "scalar").value(), Isa::scalar);
+  EXPECT_EQ(choose_isa(recorded("avx2"), "avx2").value(), Isa::avx2);
+}
+#endif
+
+TEST(CpuDispatch, FallsBackToTheBaseline) {
+  EXPECT_EQ(chosen("scalar"), Isa::scalar);
+  EXPECT_EQ(chosen("neon"), Isa::scalar);
+}
+
+TEST(CpuDispatch, RefusesWhatTheMachineLacks) {
+  for (const char* isa : {"avx512", "avx512_bf16", "neon"}) {
+    const Result<Isa> refused = choose_isa(recorded("avx2"), isa);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.status().argument(), "isa");
+    EXPECT_NE(refused.status().message().find(isa), std::string::npos);
+    EXPECT_NE(refused.status().message().find("scalar"), std::string::npos);
+  }
+}
+
+Problem example() {
+  Problem problem;
+  problem.seqlen_q = problem.seqlen_k = 2048;
+  problem.num_heads_q = problem.num_heads_kv = 8;
+  return problem;
+}
+
+TEST(CpuDispatch, PlansForMachinesThatAreNotHere) {
+  const Plan plan = Plan::create(example(), {}, recorded("avx2")).value();
+  EXPECT_EQ(plan.name(), "cpu.forward");
+  EXPECT_NE(plan.config().find("num_threads=8"), std::string::npos) << plan.config();
+}
+
+TEST(CpuDispatch, TakesKnobsByNameAndRefusesUnknownAndUnfitOnes) {
+  PlanOptions options;
+  options.knobs = {{"block_m", "64"}, {"block_n", "40"}};
+  const std::string config = Plan::create(example(), options).value().config();
+  EXPECT_NE(config.find("block_m=64 block_n=40"), std::string::npos) << config;
+  const std::vector<std::pair<std::string, std::string>> bad = {
+      {"block_q", "64"}, {"block_m", "63"},         {"block_m", "sixty"}, {"block_n", "4"},
+      {"split_n", "0"},  {"num_threads", "100000"}, {"isa", "mmx"}};
+  for (const auto& knob : bad) {
+    options.knobs = {knob};
+    const Result<Plan> refused = Plan::create(example(), options);
+    ASSERT_FALSE(refused.ok()) << knob.first << '=' << knob.second;
+    EXPECT_EQ(refused.status().code(), StatusCode::invalid_argument);
+  }
+}
+
+}  // namespace
+}  // namespace sirdar::cpu

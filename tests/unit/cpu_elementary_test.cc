@@ -1,0 +1,98 @@
+// The kernels' own exp and tanh, on every instruction set of this machine, against float64.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "cpu/dispatch.h"
+
+namespace sirdar::cpu {
+namespace {
+
+std::vector<const MicroKernels*> tables() {
+  const Device host = Device::host();
+  std::vector<const MicroKernels*> result;
+  for (const char* isa : {"scalar", "avx2", "avx512"}) {
+    if (const Result<Isa> usable = choose_isa(host, isa); usable.ok())
+      result.push_back(&kernels_for(usable.value()));
+  }
+  return result;
+}
+
+using Function = void (*)(const float*, float*, int);
+
+std::vector<float> evaluate(Function function, const std::vector<float>& x) {
+  std::vector<float> padded = x;
+  padded.resize((x.size() + 15) / 16 * 16, 0.0f);
+  std::vector<float> y(padded.size());
+  function(padded.data(), y.data(), static_cast<int>(padded.size()));
+  y.resize(x.size());
+  return y;
+}
+
+std::vector<float> ramp(float from, float to, int count) {
+  std::vector<float> x;
+  for (int i = 0; i < count; ++i)
+    x.push_back(from + (to - from) * static_cast<float>(i) / static_cast<float>(count - 1));
+  return x;
+}
+
+TEST(CpuElementary, ExpIsWithinTwoEpsilonsWhereFloatsAreNormal) {
+  const std::vector<float> x = ramp(-87.0f, 0.0f, 200001);
+  for (const MicroKernels* table : tables()) {
+    const std::vector<float> y = evaluate(table->exp, x);
+    for (size_t i = 0; i < x.size(); ++i) {
+      const double exact = std::exp(static_cast<double>(x[i]));
+      // log2(e) as a float is off by 1.3e-8 of itself, and so is the exponent.
+      const double allowed = 2 * 0x1p-23 + 1.4e-8 * std::fabs(x[i]);
+      ASSERT_LE(std::fabs(y[i] - exact), allowed * exact)
+          << name_of(table->isa) << " exp(" << x[i] << ")";
+    }
+  }
+}
+
+TEST(CpuElementary, ExpOfZeroIsOneAndFarBelowIsZeroExactly) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> x = {
+      0.0f, -0.0f, -88.0f, -104.0f, -1e30f, std::numeric_limits<float>::lowest(), -infinity};
+  for (const MicroKernels* table : tables()) {
+    const std::vector<float> y = evaluate(table->exp, x);
+    EXPECT_EQ(y[0], 1.0f);
+    EXPECT_EQ(y[1], 1.0f);
+    for (size_t i = 2; i < x.size(); ++i)
+      EXPECT_EQ(y[i], 0.0f) << name_of(table->isa) << " exp(" << x[i] << ")";
+  }
+}
+
+TEST(CpuElementary, NansPass) {
+  const std::vector<float> x = {std::numeric_limits<float>::quiet_NaN(), -1.0f};
+  for (const MicroKernels* table : tables()) {
+    for (const Function function : {table->exp, table->tanh}) {
+      const std::vector<float> y = evaluate(function, x);
+      EXPECT_TRUE(std::isnan(y[0])) << name_of(table->isa);
+      EXPECT_FALSE(std::isnan(y[1])) << name_of(table->isa);
+    }
+  }
+}
+
+TEST(CpuElementary, TanhIsWithinFourEpsilonsAndSaturates) {
+  std::vector<float> x = ramp(-12.0f, 12.0f, 200001);
+  for (float small = 1e-30f; small < 1.0f; small *= 1.7f) x.push_back(small);
+  for (const MicroKernels* table : tables()) {
+    const std::vector<float> y = evaluate(table->tanh, x);
+    for (size_t i = 0; i < x.size(); ++i) {
+      const double exact = std::tanh(static_cast<double>(x[i]));
+      ASSERT_LE(std::fabs(y[i] - exact), 4 * 0x1p-23 * std::fabs(exact))
+          << name_of(table->isa) << " tanh(" << x[i] << ")";
+      ASSERT_LE(std::fabs(y[i]), 1.0f);
+    }
+    const float infinity = std::numeric_limits<float>::infinity();
+    const std::vector<float> ends =
+        evaluate(table->tanh, {infinity, -infinity, 1e30f, -1e30f, 0.0f});
+    EXPECT_EQ(ends, (std::vector<float>{1.0f, -1.0f, 1.0f, -1.0f, 0.0f}));
+  }
+}
+
+}  // namespace
+}  // namespace sirdar::cpu

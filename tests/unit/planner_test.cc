@@ -1,0 +1,173 @@
+// What the planner chooses, for machines that are here and that are not, and what it says when it
+// refuses.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include <sirdar/sirdar.hpp>
+
+#include "core/device.h"
+
+namespace sirdar {
+namespace {
+
+Result<Plan> planned(std::string_view text, const PlanOptions& options = {},
+                     std::string_view device = "host") {
+  return Plan::create(Problem::parse(text).value(), options, Device::named(device).value());
+}
+
+void expect_refused(const Result<Plan>& plan, StatusCode code, std::string_view part) {
+  ASSERT_FALSE(plan.ok()) << part;
+  EXPECT_EQ(plan.status().code(), code) << plan.status().message();
+  EXPECT_NE(plan.status().message().find(part), std::string::npos) << plan.status().message();
+}
+
+PlanOptions named(std::string name) {
+  PlanOptions options;
+  options.implementation = std::move(name);
+  return options;
+}
+
+PlanOptions with_reference() {
+  PlanOptions options;
+  options.allow_reference = true;
+  return options;
+}
+
+// No implementation but the reference computes with bf16 bias gradients, so these plans stay the
+// reference's whatever else is registered.
+constexpr std::string_view kOnlyReference = "bwd s8 d8 bf16 bias:bhqk:bf16 dbias dropout:0.5";
+
+TEST(Planner, ReferenceRunsOnlyWhenNamedOrAllowed) {
+  expect_refused(planned(kOnlyReference), StatusCode::unsupported,
+                 "reference: runs only when named or when allow_reference is set");
+  EXPECT_EQ(planned(kOnlyReference, with_reference()).value().name(), "reference");
+  EXPECT_EQ(planned(kOnlyReference, named("reference")).value().name(), "reference");
+}
+
+TEST(Planner, RefusalsNameTheProblemAndEveryImplementation) {
+  const Result<Plan> plan = planned(kOnlyReference);
+  ASSERT_FALSE(plan.ok());
+  EXPECT_EQ(plan.status().argument(), "problem");
+  EXPECT_NE(plan.status().message().find("bwd b1 sq8"), std::string::npos);
+}
+
+TEST(Planner, UnknownNamesListTheKnownOnes) {
+  expect_refused(planned("s8", named("referense")), StatusCode::invalid_argument,
+                 "did you mean 'reference'?");
+  expect_refused(planned("s8", named("nothing.like.it")), StatusCode::invalid_argument,
+                 "use one of");
+}
+
+TEST(Planner, TheEnvironmentMayNameTheImplementation) {
+  ::setenv("SIRDAR_FORCE", "reference", 1);
+  const Result<Plan> plan = planned("s8");
+  ::setenv("SIRDAR_FORCE", "unknown", 1);
+  const Result<Plan> unknown = planned("s8");
+  const Result<Plan> option_wins = planned("s8", named("reference"));
+  ::unsetenv("SIRDAR_FORCE");
+  EXPECT_EQ(plan.value().name(), "reference");
+  expect_refused(unknown, StatusCode::invalid_argument, "SIRDAR_FORCE: 'unknown'");
+  EXPECT_TRUE(option_wins.ok());
+}
+
+TEST(Planner, InstructionSetsMustExistAndRunOnTheDevice) {
+  PlanOptions options = with_reference();
+  options.isa = "avx1024";
+  expect_refused(planned("s8", options), StatusCode::invalid_argument, "isa: 'avx1024'");
+  options.isa = "avx512";
+  expect_refused(planned("s8", options, "avx2"), StatusCode::invalid_argument,
+                 "whose best is avx2");
+  expect_refused(planned("s8", options, "neon"), StatusCode::invalid_argument,
+                 "whose best is neon");
+  expect_refused(planned("s8", options, "h200"), StatusCode::invalid_argument, "is a GPU");
+  options.isa = "avx2";
+  EXPECT_EQ(planned("s8", options, "zen4").value().device().isa, Isa::avx2);
+  options.isa = "scalar";
+  EXPECT_EQ(planned("s8", options, "neon").value().device().isa, Isa::scalar);
+}
+
+TEST(Planner, ThreadsAndExecutorAreChecked) {
+  PlanOptions options = with_reference();
+  options.num_threads = -1;
+  expect_refused(planned("s8", options), StatusCode::invalid_argument, "num_threads: -1");
+  options.num_threads = 3;
+  EXPECT_EQ(planned("s8", options).value().device().num_threads, 3);
+  const Executor empty;
+  options.executor = &empty;
+  expect_refused(planned("s8", options), StatusCode::invalid_argument, "parallel_for is null");
+}
+
+TEST(Planner, UnknownKnobsAreRefused) {
+  PlanOptions options = named("reference");
+  options.knobs = {{"block_m", "64"}};
+  expect_refused(planned("s8", options), StatusCode::invalid_argument, "block_m");
+}
+
+TEST(Planner, BrokenProblemsAreRefusedFirst) {
+  Problem problem;
+  problem.batch = -1;
+  const Result<Plan> plan = Plan::create(problem, named("no such name"));
+  EXPECT_EQ(plan.status().rule(), "V002");
+}
+
+TEST(Planner, ExplainTellsTheDecision) {
+  const std::string text = planned("b2 s256 h2 causal", named("reference")).value().explain();
+  for (const std::string_view part :
+       {"problem         fwd b2 sq256", "features        causal", "implementation  reference",
+        "visible pairs   131584", "tiles           1 all, 2 part, 1 none"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+  }
+}
+
+TEST(Planner, FallingBackToTheReferenceIsSaidOnce) {
+  std::vector<std::string> notices;
+  set_log_sink([&](LogLevel level, std::string_view text) {
+    EXPECT_EQ(level, LogLevel::notice);
+    notices.emplace_back(text);
+  });
+  const std::string text = "bwd s77 d8 bf16 bias dbias dropout:0.25";  // of this test alone
+  EXPECT_TRUE(planned(text, with_reference()).ok());
+  EXPECT_TRUE(planned(text, with_reference()).ok());
+  EXPECT_TRUE(planned(text, named("reference")).ok());
+  set_log_sink({});
+  ASSERT_EQ(notices.size(), 1u);
+  EXPECT_NE(notices[0].find("float64 reference"), std::string::npos);
+}
+
+TEST(Planner, EmptyProblemsRunWithoutMemory) {
+  for (const std::string_view text : {"b0 s4 d2", "sq0 sk0 d2"}) {
+    const Problem p = Problem::parse(text).value();
+    Args args;
+    args.q = args.k = args.v = args.out =
+        TensorView::contiguous(nullptr, DType::fp32, {p.batch, p.seqlen_q, 1, 2});
+    EXPECT_EQ(planned(text, named("reference")).value().run(args).message(), "") << text;
+    args.k = {};
+    EXPECT_EQ(planned(text, named("reference")).value().run(args).rule(), "V040") << text;
+  }
+}
+
+TEST(Planner, BackwardWithoutQueriesStillWritesZeros) {
+  const Plan plan = planned("bwd sq0 sk2 d2", named("reference")).value();
+  float kv[4] = {1, 2, 3, 4}, dk[4] = {9, 9, 9, 9}, dv[4] = {9, 9, 9, 9};
+  const auto view = [](float* data) {
+    return TensorView::contiguous(data, DType::fp32, {1, 2, 1, 2});
+  };
+  Args args;
+  args.q = args.out = args.dout = args.dq =
+      TensorView::contiguous(nullptr, DType::fp32, {1, 0, 1, 2});
+  args.lse = TensorView::contiguous(nullptr, DType::fp32, {1, 1, 0});
+  args.k = args.v = view(kv);
+  args.dk = view(dk);
+  args.dv = view(dv);
+  alignas(64) static std::byte workspace[1 << 16];
+  ASSERT_LE(plan.workspace_bytes(), sizeof workspace);
+  args.workspace = workspace;
+  args.workspace_bytes = sizeof workspace;
+  EXPECT_EQ(plan.run(args).message(), "");
+  for (const float value : dk) EXPECT_EQ(value, 0);
+  for (const float value : dv) EXPECT_EQ(value, 0);
+}
+
+}  // namespace
+}  // namespace sirdar
