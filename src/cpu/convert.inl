@@ -4,7 +4,6 @@
 // instruction set.
 using Words = uint32_t __attribute__((vector_size(4 * kLanes)));
 using Halves = uint16_t __attribute__((vector_size(2 * kLanes)));
-using Bytes = uint8_t __attribute__((vector_size(kLanes)));
 
 template <class To, class From>
 inline To bits_as(From from) {
@@ -12,13 +11,6 @@ inline To bits_as(From from) {
   To to;
   __builtin_memcpy(&to, &from, sizeof(to));
   return to;
-}
-
-template <class Vector>
-inline Words load_wide(const void* p) {
-  Vector narrow;
-  __builtin_memcpy(&narrow, p, sizeof(narrow));
-  return __builtin_convertvector(narrow, Words);
 }
 
 inline void store_halves(uint16_t* p, Words x) {
@@ -34,7 +26,7 @@ struct Fp32 {
 
 struct Bf16 {
   using Raw = uint16_t;
-  static F decode(const Raw* p) { return bits_as<F>(load_wide<Halves>(p) << 16); }
+  static F decode(const Raw* p) { return bits_as<F>(bits_as<Words>(load_u16(p)) << 16); }
   static void encode(Raw* p, F x) {
     const Words bits = bits_as<Words>(x);
     const Words rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
@@ -52,7 +44,7 @@ struct Fp16 {
 struct E4m3 {
   using Raw = uint8_t;
   static F decode(const Raw* p) {
-    const Words bits = load_wide<Bytes>(p), size = bits & 0x7fu;
+    const Words bits = bits_as<Words>(load_u8(p)), size = bits & 0x7fu;
     // Exponents are biased by 7, those of a float by 127.
     const Words normal = (size << 20) + (120u << 23);
     // (1 + mantissa / 8) * 2^-6 - 2^-6: exact, and no subnormal float on the way.

@@ -165,6 +165,8 @@ void Tile::prepare_values(Block& block) {
   const int num_keys = static_cast<int>(block.keys.size());
   const int columns = call_.shape.head_dim_v, rows = kernels.rows;
   block.is_finite = !block.has_part || !has_nonfinite(block.v, num_keys);
+  block.is_narrow = block.is_finite && num_panels_ == 1 && num_live_ <= kNarrowLanes;
+  if (block.is_narrow) return;
   // Floats at a fixed stride can be used where they are; for one panel a copy does not pay.
   const bool is_usable = call_.problem.dtype_kv == DType::fp32 && call_.k.page_table == nullptr;
   block.is_packed = !is_usable || block.num_panels > 1 || !block.is_finite;
@@ -189,30 +191,13 @@ void Tile::run_panel(const Panel& panel, const Block& block, AccumulatorState& s
   const Cover cover = visible_part(panel, block, keys);
   if (cover == Cover::none) return;
   const MicroKernels& kernels = call_.kernels;
-  const int64_t head_dim = call_.shape.head_dim, stride = call_.k.stride_row;
   const int num_keys = static_cast<int>(keys.size());
   float* row_max = state.row_max + panel.first_lane;
-  QkArgs qk{.q = scratch_.q + panel.first_lane * head_dim,
-            .scores = scratch_.scores,
-            .max_in = row_max,
-            .max_out = scratch_.new_max,
-            .scale = call_.scale,
-            .num_keys = num_keys,
-            .head_dim = call_.shape.head_dim};
-  const int64_t rows = kernels.rows, skipped = keys.begin - block.keys.begin;
-  if (block.is_packed) {
-    qk.k = scratch_.keys + skipped * head_dim;
-    qk.block_stride = rows * head_dim;
-    qk.row_stride = 1;
-    qk.column_stride = rows;
+  if (block.is_narrow) {
+    score_narrow(panel, block, keys, row_max);
   } else {
-    qk.k = static_cast<const float*>(block.k[skipped]);
-    qk.block_stride = rows * stride;
-    qk.row_stride = stride;
-    qk.column_stride = 1;
+    score(panel, block, keys, row_max);
   }
-  prefetch(panel, qk);
-  kernels.qk[panel.vectors - 1](qk);
   if (call_.has_logit_terms || cover == Cover::part) {
     apply_logits(panel, block, keys, cover, row_max);
   }
@@ -223,20 +208,65 @@ void Tile::run_panel(const Panel& panel, const Block& block, AccumulatorState& s
                                       .alpha = scratch_.alpha,
                                       .num_keys = num_keys});
   if (call_.shape.has_dropout) apply_dropout(panel, keys);
-  add_values(panel, block, keys, state);
+  if (block.is_narrow) {
+    add_values_narrow(panel, block, keys, state);
+  } else {
+    add_values(panel, block, keys, state);
+  }
   std::copy_n(scratch_.new_max, panel.width, row_max);
   state.has_keys[panel.index] = 1;
 }
 
-// Each panel asks for its share of the next block, so that packing it finds it in the cache.
-void Tile::prefetch(const Panel& panel, QkArgs& args) const {
-  const int64_t share = (args.num_keys + call_.kernels.rows - 1) / call_.kernels.rows;
-  const int64_t first = panel.index * share;
-  const int64_t coming = scratch_.next_rows.end - scratch_.next_rows.begin;
-  const int num_rows = static_cast<int>(std::clamp<int64_t>(coming - first, 0, share));
-  const auto row_bytes = [&](int columns) { return static_cast<int>(columns * call_.input_bytes); };
-  args.next_k = {scratch_.next_rows.k + first, num_rows, row_bytes(call_.shape.head_dim)};
-  args.next_v = {scratch_.next_rows.v + first, num_rows, row_bytes(call_.shape.head_dim_v)};
+void Tile::score(const Panel& panel, const Block& block, Range keys, const float* row_max) {
+  const int64_t head_dim = call_.shape.head_dim, stride = call_.k.stride_row;
+  const int64_t rows = call_.kernels.rows, skipped = keys.begin - block.keys.begin;
+  QkArgs args{.q = scratch_.q + panel.first_lane * head_dim,
+              .scores = scratch_.scores,
+              .max_in = row_max,
+              .max_out = scratch_.new_max,
+              .scale = call_.scale,
+              .num_keys = static_cast<int>(keys.size()),
+              .head_dim = call_.shape.head_dim};
+  if (block.is_packed) {
+    args.k = scratch_.keys + skipped * head_dim;
+    args.block_stride = rows * head_dim;
+    args.row_stride = 1;
+    args.column_stride = rows;
+  } else {
+    args.k = static_cast<const float*>(block.k[skipped]);
+    args.block_stride = rows * stride;
+    args.row_stride = stride;
+    args.column_stride = 1;
+  }
+  // Each panel asks for its share of the next block, so that packing it finds it in the cache.
+  const int64_t share = (keys.size() + rows - 1) / rows;
+  const KeyRows& next = scratch_.next_rows;
+  args.next_k = coming(next.k, panel.index * share, share, call_.shape.head_dim);
+  args.next_v = coming(next.v, panel.index * share, share, call_.shape.head_dim_v);
+  call_.kernels.qk[panel.vectors - 1](args);
+}
+
+void Tile::score_narrow(const Panel& panel, const Block& block, Range keys, const float* row_max) {
+  const KeyRows& next = scratch_.next_rows;
+  call_.kernels.narrow_qk[call_.input_format](
+      {.k_rows = block.k + (keys.begin - block.keys.begin),
+       .q = scratch_.q + int64_t{panel.first_lane} * call_.shape.head_dim,
+       .scores = scratch_.scores,
+       .max_in = row_max,
+       .max_out = scratch_.new_max,
+       .transposed = scratch_.keys,
+       .scale = call_.scale,
+       .num_keys = static_cast<int>(keys.size()),
+       .head_dim = call_.shape.head_dim,
+       .num_lanes = panel.num_lanes,
+       .width = panel.width,
+       .next_k = coming(next.k, 0, keys.size(), call_.shape.head_dim)});
+}
+
+Prefetch Tile::coming(const void* const* rows, int64_t first, int64_t count, int columns) const {
+  const int64_t available = scratch_.next_rows.end - scratch_.next_rows.begin - first;
+  return {rows + first, static_cast<int>(std::clamp<int64_t>(available, 0, count)),
+          static_cast<int>(columns * call_.input_bytes)};
 }
 
 // The sum of a row is taken before this, and the factor 1 / (1 - p) at the end (write_row).
@@ -294,6 +324,22 @@ void Tile::add_values(const Panel& panel, const Block& block, Range keys, Accumu
        .num_keys = static_cast<int>(keys.size()),
        .head_dim_v = call_.shape.head_dim_v});
   if (!block.is_finite) add_nonfinite_values(panel, block, keys, state);
+}
+
+void Tile::add_values_narrow(const Panel& panel, const Block& block, Range keys,
+                             AccumulatorState& state) {
+  const int64_t head_dim_v = call_.shape.head_dim_v;
+  call_.kernels.narrow_pv[call_.input_format]({.v_rows = block.v + (keys.begin - block.keys.begin),
+                                               .p = scratch_.scores,
+                                               .alpha = scratch_.alpha,
+                                               .out = state.out + panel.first_lane * head_dim_v,
+                                               .acc = scratch_.narrow_acc,
+                                               .values = scratch_.narrow_values,
+                                               .is_first = state.has_keys[panel.index] == 0,
+                                               .num_keys = static_cast<int>(keys.size()),
+                                               .head_dim_v = call_.shape.head_dim_v,
+                                               .num_lanes = panel.num_lanes,
+                                               .width = panel.width});
 }
 
 bool Tile::is_visible(const Panel& panel, const Block& block, Range keys, int lane,

@@ -38,6 +38,7 @@ class Tile {
     int num_panels = 0;      // that see any of it
     bool has_part = false;   // some see only a part
     bool is_packed = false;  // both are in scratch too
+    bool is_narrow = false;  // few lanes: nothing is packed
     bool is_finite = true;   // V, where has_part
   };
 
@@ -51,11 +52,16 @@ class Tile {
   Cover visible_part(const Panel& panel, const Block& block, Range& keys) const;
   void prepare_values(Block& block);
   void run_panel(const Panel& panel, const Block& block, AccumulatorState& state);
-  void prefetch(const Panel& panel, QkArgs& args) const;
+  void score(const Panel& panel, const Block& block, Range keys, const float* row_max);
+  void score_narrow(const Panel& panel, const Block& block, Range keys, const float* row_max);
+  // Rows of the next block that a panel asks for while it works: `count` of them from `first` on.
+  Prefetch coming(const void* const* rows, int64_t first, int64_t count, int columns) const;
   void apply_dropout(const Panel& panel, Range keys);
   void apply_logits(const Panel& panel, const Block& block, Range keys, Cover cover,
                     const float* max_in);
   void add_values(const Panel& panel, const Block& block, Range keys, AccumulatorState& state);
+  void add_values_narrow(const Panel& panel, const Block& block, Range keys,
+                         AccumulatorState& state);
   void add_nonfinite_values(const Panel& panel, const Block& block, Range keys,
                             AccumulatorState& state) const;
   bool has_nonfinite(const void* const* v, int num_keys) const;

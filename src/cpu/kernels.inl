@@ -234,6 +234,7 @@ __attribute__((noinline)) void pv_block(const PvArgs& args) {
 }
 
 #include "cpu/dropout.inl"
+#include "cpu/narrow.inl"
 #include "cpu/pack.inl"
 
 // An empty state (sum 0, maximum -inf) changes nothing, bit for bit: its factor is 0, the
@@ -325,6 +326,8 @@ constexpr MicroKernels make_table(Isa isa) {
           .logits = {logit_block<1>, logit_block<2>},
           .softmax = {softmax_block<1>, softmax_block<2>},
           .pv = {pv_block<1>, pv_block<2>},
+          .narrow_qk = {narrow_qk<Fp32>, narrow_qk<Bf16>, narrow_qk<Fp16>, narrow_qk<E4m3>},
+          .narrow_pv = {narrow_pv<Fp32>, narrow_pv<Bf16>, narrow_pv<Fp16>, narrow_pv<E4m3>},
           .drop = {drop_block<1>, drop_block<2>},
           .pack_k = {pack_keys<Fp32>, pack_keys<Bf16>, pack_keys<Fp16>, pack_keys<E4m3>},
           .pack_v = {pack_values<Fp32>, pack_values<Bf16>, pack_values<Fp16>, pack_values<E4m3>},

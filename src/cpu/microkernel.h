@@ -77,6 +77,33 @@ struct PvArgs {
   int num_keys = 0, head_dim_v = 0;
 };
 
+// The same as QkArgs and PvArgs for up to kNarrowLanes lanes, straight from the caller's rows.
+inline constexpr int kNarrowLanes = 16;
+inline constexpr int kNarrowKeys = 16;
+struct NarrowQkArgs {
+  const void* const* k_rows = nullptr;  // [num_keys]
+  const float* q = nullptr;             // [head_dim, width]
+  float* scores = nullptr;              // [num_keys, width], written
+  const float* max_in = nullptr;        // [width]
+  float* max_out = nullptr;
+  float* transposed = nullptr;  // [head_dim, lanes of a vector], scratch
+  float scale = 1;
+  int num_keys = 0, head_dim = 0, num_lanes = 0, width = 0;
+  Prefetch next_k;
+};
+struct NarrowPvArgs {
+  const void* const* v_rows = nullptr;  // [num_keys]
+  const float* p = nullptr;             // [num_keys, width]
+  const float* alpha = nullptr;         // [width]
+  float* out = nullptr;                 // [head_dim_v, width]
+  // Scratch; columns are head_dim_v rounded up to whole vectors.
+  float* acc = nullptr;     // [num_lanes, columns]
+  float* values = nullptr;  // [kNarrowKeys, columns]
+  bool is_first = false;
+  int num_keys = 0, head_dim_v = 0, num_lanes = 0, width = 0;
+  Prefetch next_v;
+};
+
 // p[j][lane] = 0 where dropout drops the pair (shared/philox.h).
 struct DropArgs {
   float* p = nullptr;          // [num_keys, width], in place
@@ -133,6 +160,8 @@ struct MicroKernels {
   void (*logits[kMaxVectors])(const LogitArgs&);
   void (*softmax[kMaxVectors])(const SoftmaxArgs&);
   void (*pv[kMaxVectors])(const PvArgs&);
+  void (*narrow_qk[kInputFormats])(const NarrowQkArgs&);
+  void (*narrow_pv[kInputFormats])(const NarrowPvArgs&);
   void (*drop[kMaxVectors])(const DropArgs&);
   void (*pack_k[kInputFormats])(const PackKArgs&);
   void (*pack_v[kInputFormats])(const PackVArgs&);

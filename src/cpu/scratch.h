@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cpu/microkernel.h"
+
 namespace sirdar::cpu {
 
 // Hands out consecutive 64-byte aligned pieces of a buffer; over a null buffer it only counts.
@@ -79,6 +81,7 @@ struct Scratch {
   float* bias;           // [block_n][lane]
   float *keys, *values;  // a packed block of K and of V
   float* row;            // one row of V as floats
+  float *narrow_acc, *narrow_values;
   KeyRows rows, next_rows;
   int32_t* document_k;  // [block_n]
   // Per lane of the tile.
@@ -104,7 +107,9 @@ struct Scratch {
     keys = carver.take<float>((block_n + shape.rows) * shape.head_dim);
     values = carver.take<float>(shape.value_stride() *
                                 ((shape.head_dim_v + shape.rows - 1) / shape.rows));
-    row = carver.take<float>(shape.head_dim_v + shape.width);
+    row = carver.take<float>(shape.head_dim_v + width);
+    narrow_acc = carver.take<float>(kNarrowLanes * (shape.head_dim_v + width));
+    narrow_values = carver.take<float>(kNarrowKeys * (shape.head_dim_v + width));
     document_k = carver.take<int32_t>(block_n);
     lo = carver.take<int64_t>(lanes);
     hi = carver.take<int64_t>(lanes);

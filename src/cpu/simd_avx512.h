@@ -34,6 +34,12 @@ inline void mul_wide(I a, uint32_t b, I& high, I& low) {
   high = _mm512_mask_blend_epi32(0xaaaa, _mm512_srli_epi64(even, 32), odd);
   low = _mm512_mask_blend_epi32(0xaaaa, even, _mm512_slli_epi64(odd, 32));
 }
+inline I load_u16(const uint16_t* p) {
+  return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+inline I load_u8(const uint8_t* p) {
+  return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
 inline F load_fp16(const uint16_t* p) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }
@@ -49,3 +55,35 @@ inline F exponent_from_low_bits(F x) {
 // x * log2(e) - n for the integer n next to it: the product is not rounded. What remains is that of
 // log2(e) itself, |x| * 1.3e-8: a weight exp(x) |x| * 1.3e-8 is below 5e-9 of the largest weight.
 inline F log2_fraction(F x, F n) { return _mm512_fmsub_ps(x, all(1.44269504f), n); }
+// x[r][c] <-> x[c][r]
+__attribute__((always_inline)) inline void transpose(F (&x)[16]) {
+  F y[16];
+#pragma GCC unroll 8
+  for (int n = 0; n < 16; n += 2) {  // pairs of rows
+    y[n] = _mm512_unpacklo_ps(x[n], x[n + 1]);
+    y[n + 1] = _mm512_unpackhi_ps(x[n], x[n + 1]);
+  }
+#pragma GCC unroll 8
+  for (int n = 0; n < 16; n += 4) {  // x[n + i]: column i of every four, of rows n to n + 3
+#pragma GCC unroll 8
+    for (int i = 0; i < 2; ++i) {
+      const __m512d a = _mm512_castps_pd(y[n + i]), b = _mm512_castps_pd(y[n + 2 + i]);
+      x[n + 2 * i] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
+      x[n + 2 * i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < 4; ++i) {
+    y[i] = _mm512_shuffle_f32x4(x[i], x[4 + i], 0x88);
+    y[4 + i] = _mm512_shuffle_f32x4(x[i], x[4 + i], 0xdd);
+    y[8 + i] = _mm512_shuffle_f32x4(x[8 + i], x[12 + i], 0x88);
+    y[12 + i] = _mm512_shuffle_f32x4(x[8 + i], x[12 + i], 0xdd);
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < 4; ++i) {
+    x[i] = _mm512_shuffle_f32x4(y[i], y[8 + i], 0x88);
+    x[8 + i] = _mm512_shuffle_f32x4(y[i], y[8 + i], 0xdd);
+    x[4 + i] = _mm512_shuffle_f32x4(y[4 + i], y[12 + i], 0x88);
+    x[12 + i] = _mm512_shuffle_f32x4(y[4 + i], y[12 + i], 0xdd);
+  }
+}

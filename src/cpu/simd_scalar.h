@@ -49,6 +49,8 @@ inline void mul_wide(I a, uint32_t b, I& high, I& low) {
 // fp16 by bit arithmetic. Every float on the way is normal, so that modes which flush subnormals
 // change nothing.
 using U = uint32_t __attribute__((vector_size(16)));
+inline I load_u16(const uint16_t* p) { return I{p[0], p[1], p[2], p[3]}; }
+inline I load_u8(const uint8_t* p) { return I{p[0], p[1], p[2], p[3]}; }
 inline F load_fp16(const uint16_t* p) {
   uint16_t __attribute__((vector_size(8))) narrow;
   __builtin_memcpy(&narrow, p, sizeof(narrow));
@@ -107,4 +109,15 @@ inline F exponent_from_low_bits(F x) {
 inline F log2_fraction(F x, F n) {
   constexpr float kHigh = 0.693359375f, kLow = -2.12194440e-4f, kLog2e = 1.44269504f;
   return mul(sub(sub(x, mul(n, all(kHigh))), mul(n, all(kLow))), all(kLog2e));
+}
+// x[r][c] <-> x[c][r]
+inline void transpose(F (&x)[4]) {
+  const F a = __builtin_shufflevector(x[0], x[1], 0, 4, 1, 5);
+  const F b = __builtin_shufflevector(x[0], x[1], 2, 6, 3, 7);
+  const F c = __builtin_shufflevector(x[2], x[3], 0, 4, 1, 5);
+  const F d = __builtin_shufflevector(x[2], x[3], 2, 6, 3, 7);
+  x[0] = __builtin_shufflevector(a, c, 0, 1, 4, 5);
+  x[1] = __builtin_shufflevector(a, c, 2, 3, 6, 7);
+  x[2] = __builtin_shufflevector(b, d, 0, 1, 4, 5);
+  x[3] = __builtin_shufflevector(b, d, 2, 3, 6, 7);
 }
