@@ -102,7 +102,9 @@ const Implementation kCpuForward = {
                    feature::seqused_q | feature::seqused_k | feature::causal | feature::window |
                    feature::chunk | feature::document | feature::mask_tensor | feature::softcap |
                    feature::bias | feature::alibi | feature::sink | feature::lse |
-                   feature::max_logit | feature::top_left | feature::dtype_fp32,
+                   feature::max_logit | feature::top_left | feature::dtype_fp32 |
+                   feature::dtype_bf16 | feature::dtype_fp16 | feature::dtype_fp8 |
+                   feature::dtype_out | feature::paged_kv | feature::dropout,
     .supports = supports,
     .configure = configure,
     .print = print,

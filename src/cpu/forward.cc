@@ -122,6 +122,7 @@ TileShape tile_shape(const Problem& problem, const ForwardConfig& config) {
   shape.head_dim_v = static_cast<int>(problem.value_dim());
   shape.rows = kernels.rows;
   shape.has_bias = problem.has_bias || problem.has_mask_tensor;
+  shape.has_dropout = problem.dropout_p > 0;
   return shape;
 }
 
@@ -136,10 +137,15 @@ ForwardCall::ForwardCall(const Problem& problem_in, const ForwardConfig& config_
       query(query_extents(problem, args)),
       key(key_extents(problem, args)),
       q(row_map(args.q, problem.layout_q)),
-      k(row_map(args.k, problem.layout_kv)),
-      v(row_map(args.v, problem.layout_kv)),
+      k(row_map(args.k, problem.layout_kv, problem.page_size, args.page_table)),
+      v(row_map(args.v, problem.layout_kv, problem.page_size, args.page_table)),
       out(row_map(args.out, problem.layout_q)),
-      scale(problem.scale()) {
+      scale(problem.scale()),
+      dropout(Dropout::of(problem.dropout_p, args.dropout_seed, args.dropout_offset)),
+      input_format(static_cast<size_t>(problem.dtype_q)),
+      output_format(static_cast<size_t>(problem.output_dtype())),
+      input_bytes(size_bytes(problem.dtype_q)),
+      output_bytes(size_bytes(problem.output_dtype())) {
   if (problem.needs_lse) lse = row_statistics_map(args.lse, problem.layout_q);
   if (problem.needs_max_logit) max_logit = row_statistics_map(args.max_logit, problem.layout_q);
   has_logit_terms = problem.softcap > 0 || problem.has_alibi || shape.has_bias;

@@ -7,6 +7,7 @@
 #include "cpu/microkernel.h"
 #include "cpu/scratch.h"
 #include "shared/extents.h"
+#include "shared/philox.h"
 
 namespace sirdar::cpu {
 
@@ -41,7 +42,10 @@ struct ForwardCall {
   Extents query, key;
   RowMap q, k, v, out, lse, max_logit;
   float scale;
-  bool has_logit_terms = false;  // more than the scaled dot product
+  Dropout dropout;
+  size_t input_format, output_format;  // indices into the tables of kernels
+  int64_t input_bytes, output_bytes;   // of an element
+  bool has_logit_terms = false;        // more than the scaled dot product
 
   ForwardCall(const Problem& problem, const ForwardConfig& config, const Args& args);
 };

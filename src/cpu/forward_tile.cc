@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
+#include <utility>
 
 #include "core/geometry.h"
 
@@ -11,10 +13,9 @@ namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-void prefetch_rows(const float* rows, int64_t stride, int num_rows, int num_columns) {
-  constexpr int kLine = 64 / sizeof(float);
-  for (int j = 0; j < num_rows; ++j)
-    for (int c = 0; c < num_columns; c += kLine) __builtin_prefetch(rows + j * stride + c, 0, 2);
+// The row at an offset in elements.
+void* row_at(const TensorView& view, int64_t offset, int64_t element_bytes) {
+  return static_cast<std::byte*>(view.data) + offset * element_bytes;
 }
 
 }  // namespace
@@ -55,13 +56,17 @@ Tile::Panel Tile::panel(int index) const {
 }
 
 void Tile::load_queries() {
-  const float* q = static_cast<const float*>(call_.args.q.data);
   for (int lane = 0; lane < num_panels_ * call_.shape.width; ++lane) {
     scratch_.from_rows[lane] = nullptr;
     scratch_.lo[lane] = scratch_.hi[lane] = 0;
     if (lane >= num_live_) continue;
     const int64_t i = query_of(lane), h = head_of(lane);
-    scratch_.from_rows[lane] = q + call_.q.offset(b_, q_, i, h);
+    scratch_.from_rows[lane] =
+        row_at(call_.args.q, call_.q.offset(b_, q_, i, h), call_.input_bytes);
+    if (call_.shape.has_dropout) {
+      scratch_.dropout_i[lane] = static_cast<int32_t>(i);
+      scratch_.dropout_h[lane] = static_cast<int32_t>(h);
+    }
     scratch_.lo[lane] = mask_.lo(i);
     scratch_.hi[lane] = mask_.hi(i);
     terms_.set_lane(lane, b_, h, i, i + k_.length - q_.length);
@@ -69,9 +74,10 @@ void Tile::load_queries() {
   for (int index = 0; index < num_panels_; ++index) {
     const Panel one = panel(index);
     const int64_t head_dim = call_.shape.head_dim;
-    call_.kernels.pack[one.vectors - 1]({.from_rows = scratch_.from_rows + one.first_lane,
-                                         .panel = scratch_.q + one.first_lane * head_dim,
-                                         .length = call_.shape.head_dim});
+    const auto& pack = call_.kernels.pack[call_.input_format];
+    pack[one.vectors - 1]({.from_rows = scratch_.from_rows + one.first_lane,
+                           .panel = scratch_.q + one.first_lane * head_dim,
+                           .length = call_.shape.head_dim});
   }
 }
 
@@ -88,20 +94,46 @@ void Tile::accumulate(int64_t segment, AccumulatorState& state) {
   seen.begin = max_of(seen.begin, segment * segments_.keys);
   seen.end = min_of(seen.end, min_of((segment + 1) * segments_.keys, k_.length));
   const Position block_n = call_.config.block_n;
+  const auto keys_at = [&](Position begin) -> Range {
+    return {begin, begin < seen.end ? min_of(begin + block_n, k_.length) : begin};
+  };
   for (Position begin = seen.begin / block_n * block_n; begin < seen.end; begin += block_n) {
     Block block;
-    block.keys = {begin, min_of(begin + block_n, k_.length)};
-    prepare_block(block);
+    block.keys = keys_at(begin);
+    prepare_block(block, keys_at(begin + block_n));
     if (block.num_panels == 0) continue;
     for (int index = 0; index < num_panels_; ++index) run_panel(panel(index), block, state);
   }
 }
 
-void Tile::prepare_block(Block& block) {
-  block.k = static_cast<const float*>(call_.args.k.data) +
-            call_.k.offset(b_, k_, block.keys.begin, head_kv_);
-  block.v = static_cast<const float*>(call_.args.v.data) +
-            call_.v.offset(b_, k_, block.keys.begin, head_kv_);
+void Tile::locate(KeyRows& rows, Range keys) const {
+  const auto fill = [&](const TensorView& view, const RowMap& map, const void** row) {
+    const int64_t step = map.stride_row * call_.input_bytes;
+    for (int64_t key = keys.begin; key < keys.end;) {
+      const int64_t page_end =
+          map.page_table == nullptr ? keys.end : (key / map.page_size + 1) * map.page_size;
+      const int64_t end = min_of(page_end, keys.end);
+      const auto* first = static_cast<const std::byte*>(
+          row_at(view, map.offset(b_, k_, key, head_kv_), call_.input_bytes));
+      for (int64_t n = 0; n < end - key; ++n) *row++ = first + n * step;
+      key = end;
+    }
+  };
+  rows.begin = keys.begin;
+  rows.end = keys.end;
+  fill(call_.args.k, call_.k, rows.k);
+  fill(call_.args.v, call_.v, rows.v);
+}
+
+void Tile::prepare_block(Block& block, Range next) {
+  if (scratch_.next_rows.begin == block.keys.begin && scratch_.next_rows.end == block.keys.end) {
+    std::swap(scratch_.rows, scratch_.next_rows);
+  } else {
+    locate(scratch_.rows, block.keys);
+  }
+  locate(scratch_.next_rows, next);
+  block.k = scratch_.rows.k;
+  block.v = scratch_.rows.v;
   if (call_.problem.has_document) block.documents_k = terms_.load_documents(b_, block.keys);
   for (int index = 0; index < num_panels_; ++index) {
     Range keys;
@@ -116,8 +148,7 @@ Cover Tile::visible_part(const Panel& panel, const Block& block, Range& keys) co
   const Range seen = key_range(mask_, panel.rows);
   keys = {max_of(seen.begin, block.keys.begin), min_of(seen.end, block.keys.end)};
   if (keys.empty()) return Cover::none;
-  // A multiple of four keys into the block: sums over keys are grouped by that (kernels.inl).
-  keys.begin -= (keys.begin - block.keys.begin) % 4;
+  keys.begin -= (keys.begin - block.keys.begin) % call_.shape.key_step();
   Cover cover = coverage(mask_, panel.rows, keys);
   if (call_.problem.has_document)
     cover = both(cover, coverage(panel.documents_q, block.documents_k));
@@ -130,26 +161,29 @@ Cover Tile::visible_part(const Panel& panel, const Block& block, Range& keys) co
 // such rows of V are left out of the copy and added pair by pair (add_nonfinite_values).
 void Tile::prepare_values(Block& block) {
   const MicroKernels& kernels = call_.kernels;
-  const int64_t stride = call_.v.stride_row;
+  const size_t format = call_.input_format;
   const int num_keys = static_cast<int>(block.keys.size());
   const int columns = call_.shape.head_dim_v, rows = kernels.rows;
-  block.is_finite = !block.has_part || !kernels.has_nonfinite(block.v, stride, num_keys, columns);
-  block.is_packed = block.num_panels > 1 || !block.is_finite;  // for one panel it does not pay
-  if (!block.is_packed) {
-    // Rows are read once, eight at a time: too few misses at once to use the memory.
-    prefetch_rows(block.k, call_.k.stride_row, num_keys, call_.shape.head_dim);
-    prefetch_rows(block.v, stride, num_keys, columns);
-    return;
-  }
-  kernels.pack_k({block.k, call_.k.stride_row, scratch_.keys, num_keys, call_.shape.head_dim});
-  kernels.pack_v({block.v, stride, scratch_.values, call_.shape.value_stride(), num_keys, columns});
+  block.is_finite = !block.has_part || !has_nonfinite(block.v, num_keys);
+  block.is_narrow = block.is_finite && num_panels_ == 1 && num_live_ <= kNarrowLanes;
+  if (block.is_narrow) return;
+  // Floats at a fixed stride can be used where they are; for one panel a copy does not pay.
+  const bool is_usable = call_.problem.dtype_kv == DType::fp32 && call_.k.page_table == nullptr;
+  block.is_packed = !is_usable || block.num_panels > 1 || !block.is_finite;
+  if (!block.is_packed) return;
+  kernels.pack_k[format]({block.k, scratch_.keys, num_keys, call_.shape.head_dim});
+  kernels.pack_v[format]({block.v, scratch_.values, call_.shape.value_stride(), num_keys, columns});
   if (block.is_finite) return;
   for (int j = 0; j < num_keys; ++j) {
-    if (!kernels.has_nonfinite(block.v + j * stride, stride, 1, columns)) continue;
+    if (!has_nonfinite(block.v + j, 1)) continue;
     for (int c = 0; c < columns; c += rows) {
       std::fill_n(scratch_.values + c / rows * call_.shape.value_stride() + j * rows, rows, 0.0f);
     }
   }
+}
+
+bool Tile::has_nonfinite(const void* const* v, int num_keys) const {
+  return call_.kernels.has_nonfinite[call_.input_format](v, num_keys, call_.shape.head_dim_v);
 }
 
 void Tile::run_panel(const Panel& panel, const Block& block, AccumulatorState& state) {
@@ -157,29 +191,13 @@ void Tile::run_panel(const Panel& panel, const Block& block, AccumulatorState& s
   const Cover cover = visible_part(panel, block, keys);
   if (cover == Cover::none) return;
   const MicroKernels& kernels = call_.kernels;
-  const int64_t head_dim = call_.shape.head_dim, stride = call_.k.stride_row;
   const int num_keys = static_cast<int>(keys.size());
   float* row_max = state.row_max + panel.first_lane;
-  QkArgs qk{.q = scratch_.q + panel.first_lane * head_dim,
-            .scores = scratch_.scores,
-            .max_in = row_max,
-            .max_out = scratch_.new_max,
-            .scale = call_.scale,
-            .num_keys = num_keys,
-            .head_dim = call_.shape.head_dim};
-  const int64_t rows = kernels.rows, skipped = keys.begin - block.keys.begin;
-  if (block.is_packed && skipped % rows == 0) {
-    qk.k = scratch_.keys + skipped * head_dim;
-    qk.block_stride = rows * head_dim;
-    qk.row_stride = 1;
-    qk.column_stride = rows;
+  if (block.is_narrow) {
+    score_narrow(panel, block, keys, row_max);
   } else {
-    qk.k = block.k + skipped * stride;
-    qk.block_stride = rows * stride;
-    qk.row_stride = stride;
-    qk.column_stride = 1;
+    score(panel, block, keys, row_max);
   }
-  kernels.qk[panel.vectors - 1](qk);
   if (call_.has_logit_terms || cover == Cover::part) {
     apply_logits(panel, block, keys, cover, row_max);
   }
@@ -189,9 +207,79 @@ void Tile::run_panel(const Panel& panel, const Block& block, AccumulatorState& s
                                       .row_sum = state.row_sum + panel.first_lane,
                                       .alpha = scratch_.alpha,
                                       .num_keys = num_keys});
-  add_values(panel, block, keys, cover, state);
+  if (call_.shape.has_dropout) apply_dropout(panel, keys);
+  if (block.is_narrow) {
+    add_values_narrow(panel, block, keys, state);
+  } else {
+    add_values(panel, block, keys, state);
+  }
   std::copy_n(scratch_.new_max, panel.width, row_max);
   state.has_keys[panel.index] = 1;
+}
+
+void Tile::score(const Panel& panel, const Block& block, Range keys, const float* row_max) {
+  const int64_t head_dim = call_.shape.head_dim, stride = call_.k.stride_row;
+  const int64_t rows = call_.kernels.rows, skipped = keys.begin - block.keys.begin;
+  QkArgs args{.q = scratch_.q + panel.first_lane * head_dim,
+              .scores = scratch_.scores,
+              .max_in = row_max,
+              .max_out = scratch_.new_max,
+              .scale = call_.scale,
+              .num_keys = static_cast<int>(keys.size()),
+              .head_dim = call_.shape.head_dim};
+  if (block.is_packed) {
+    args.k = scratch_.keys + skipped * head_dim;
+    args.block_stride = rows * head_dim;
+    args.row_stride = 1;
+    args.column_stride = rows;
+  } else {
+    args.k = static_cast<const float*>(block.k[skipped]);
+    args.block_stride = rows * stride;
+    args.row_stride = stride;
+    args.column_stride = 1;
+  }
+  // Each panel asks for its share of the next block, so that packing it finds it in the cache.
+  const int64_t share = (keys.size() + rows - 1) / rows;
+  const KeyRows& next = scratch_.next_rows;
+  args.next_k = coming(next.k, panel.index * share, share, call_.shape.head_dim);
+  args.next_v = coming(next.v, panel.index * share, share, call_.shape.head_dim_v);
+  call_.kernels.qk[panel.vectors - 1](args);
+}
+
+void Tile::score_narrow(const Panel& panel, const Block& block, Range keys, const float* row_max) {
+  const KeyRows& next = scratch_.next_rows;
+  call_.kernels.narrow_qk[call_.input_format](
+      {.k_rows = block.k + (keys.begin - block.keys.begin),
+       .q = scratch_.q + int64_t{panel.first_lane} * call_.shape.head_dim,
+       .scores = scratch_.scores,
+       .max_in = row_max,
+       .max_out = scratch_.new_max,
+       .transposed = scratch_.keys,
+       .scale = call_.scale,
+       .num_keys = static_cast<int>(keys.size()),
+       .head_dim = call_.shape.head_dim,
+       .num_lanes = panel.num_lanes,
+       .width = panel.width,
+       .next_k = coming(next.k, 0, keys.size(), call_.shape.head_dim)});
+}
+
+Prefetch Tile::coming(const void* const* rows, int64_t first, int64_t count, int columns) const {
+  const int64_t available = scratch_.next_rows.end - scratch_.next_rows.begin - first;
+  return {rows + first, static_cast<int>(std::clamp<int64_t>(available, 0, count)),
+          static_cast<int>(columns * call_.input_bytes)};
+}
+
+// The sum of a row is taken before this, and the factor 1 / (1 - p) at the end (write_row).
+void Tile::apply_dropout(const Panel& panel, Range keys) {
+  const Dropout& dropout = call_.dropout;
+  call_.kernels.drop[panel.vectors - 1]({.p = scratch_.scores,
+                                         .i = scratch_.dropout_i + panel.first_lane,
+                                         .h = scratch_.dropout_h + panel.first_lane,
+                                         .b = static_cast<uint32_t>(b_),
+                                         .first_key = static_cast<uint32_t>(keys.begin),
+                                         .key = {dropout.key.x, dropout.key.y},
+                                         .threshold = static_cast<uint32_t>(dropout.threshold),
+                                         .num_keys = static_cast<int>(keys.size())});
 }
 
 void Tile::apply_logits(const Panel& panel, const Block& block, Range keys, Cover cover,
@@ -220,24 +308,38 @@ void Tile::apply_logits(const Panel& panel, const Block& block, Range keys, Cove
   call_.kernels.logits[panel.vectors - 1](args);
 }
 
-void Tile::add_values(const Panel& panel, const Block& block, Range keys, Cover cover,
-                      AccumulatorState& state) {
+void Tile::add_values(const Panel& panel, const Block& block, Range keys, AccumulatorState& state) {
   const int64_t skipped = keys.begin - block.keys.begin, stride = call_.v.stride_row;
   const int rows = call_.kernels.rows;
-  // A panel that sees every key takes non-finite values as they are.
-  const bool use_copy = block.is_packed && (block.is_finite || cover == Cover::part);
   const int64_t head_dim_v = call_.shape.head_dim_v;
   call_.kernels.pv[panel.vectors - 1](
-      {.v = use_copy ? scratch_.values + skipped * rows : block.v + skipped * stride,
-       .row_stride = use_copy ? rows : stride,
-       .block_stride = use_copy ? call_.shape.value_stride() : rows,
+      {.v = block.is_packed ? scratch_.values + skipped * rows
+                            : static_cast<const float*>(block.v[skipped]),
+       .row_stride = block.is_packed ? rows : stride,
+       .block_stride = block.is_packed ? call_.shape.value_stride() : rows,
        .p = scratch_.scores,
        .alpha = scratch_.alpha,
        .out = state.out + panel.first_lane * head_dim_v,
        .is_first = state.has_keys[panel.index] == 0,
        .num_keys = static_cast<int>(keys.size()),
        .head_dim_v = call_.shape.head_dim_v});
-  if (!block.is_finite && cover == Cover::part) add_nonfinite_values(panel, block, keys, state);
+  if (!block.is_finite) add_nonfinite_values(panel, block, keys, state);
+}
+
+void Tile::add_values_narrow(const Panel& panel, const Block& block, Range keys,
+                             AccumulatorState& state) {
+  const int64_t head_dim_v = call_.shape.head_dim_v;
+  call_.kernels.narrow_pv[call_.input_format]({.v_rows = block.v + (keys.begin - block.keys.begin),
+                                               .p = scratch_.scores,
+                                               .alpha = scratch_.alpha,
+                                               .out = state.out + panel.first_lane * head_dim_v,
+                                               .acc = scratch_.narrow_acc,
+                                               .values = scratch_.narrow_values,
+                                               .is_first = state.has_keys[panel.index] == 0,
+                                               .num_keys = static_cast<int>(keys.size()),
+                                               .head_dim_v = call_.shape.head_dim_v,
+                                               .num_lanes = panel.num_lanes,
+                                               .width = panel.width});
 }
 
 bool Tile::is_visible(const Panel& panel, const Block& block, Range keys, int lane,
@@ -256,12 +358,13 @@ void Tile::add_nonfinite_values(const Panel& panel, const Block& block, Range ke
   const int columns = call_.shape.head_dim_v;
   float* out = state.out + static_cast<int64_t>(panel.first_lane) * columns;
   for (int64_t key = keys.begin; key < keys.end; ++key) {
-    const float* v = block.v + (key - block.keys.begin) * call_.v.stride_row;
-    if (!call_.kernels.has_nonfinite(v, columns, 1, columns)) continue;
+    const void* const* row = block.v + (key - block.keys.begin);
+    if (!has_nonfinite(row, 1)) continue;
+    call_.kernels.decode[call_.input_format](*row, columns, scratch_.row);
     const float* p = scratch_.scores + (key - keys.begin) * panel.width;
     for (int lane = 0; lane < panel.num_lanes; ++lane) {
       if (!is_visible(panel, block, keys, lane, key)) continue;
-      for (int c = 0; c < columns; ++c) out[c * panel.width + lane] += p[lane] * v[c];
+      for (int c = 0; c < columns; ++c) out[c * panel.width + lane] += p[lane] * scratch_.row[c];
     }
   }
 }
@@ -301,10 +404,11 @@ void Tile::write(const AccumulatorState& state) {
   for (int index = 0; index < num_panels_; ++index) {
     const Panel one = panel(index);
     const int64_t head_dim_v = call_.shape.head_dim_v;
-    call_.kernels.unpack[one.vectors - 1]({.to_rows = scratch_.to_rows + one.first_lane,
-                                           .panel = state.out + one.first_lane * head_dim_v,
-                                           .factor = scratch_.factor + one.first_lane,
-                                           .length = call_.shape.head_dim_v});
+    const auto& unpack = call_.kernels.unpack[call_.output_format];
+    unpack[one.vectors - 1]({.to_rows = scratch_.to_rows + one.first_lane,
+                             .panel = state.out + one.first_lane * head_dim_v,
+                             .factor = scratch_.factor + one.first_lane,
+                             .length = call_.shape.head_dim_v});
   }
 }
 
@@ -313,7 +417,7 @@ void Tile::write(const AccumulatorState& state) {
 void Tile::write_row(int lane, float row_max, float row_sum) {
   const bool is_live = lane < num_live_;
   const int64_t i = query_of(lane), h = head_of(lane);
-  float* out = static_cast<float*>(call_.args.out.data) + call_.out.offset(b_, q_, i, h);
+  void* out = row_at(call_.args.out, call_.out.offset(b_, q_, i, h), call_.output_bytes);
   double base = row_max, sum = row_sum, weight = 1;
   if (is_live && call_.problem.has_sink) {
     const TensorView& view = call_.args.sink;
@@ -337,9 +441,11 @@ void Tile::write_row(int lane, float row_max, float row_sum) {
   }
   if (is_live) {
     scratch_.to_rows[lane] = out;
-    scratch_.factor[lane] = row_sum == 0 ? -1 : static_cast<float>(weight / sum);
+    const double factor = call_.dropout.keep_scale * weight / sum;
+    scratch_.factor[lane] = is_empty || row_sum == 0 ? -1 : static_cast<float>(factor);
   } else {
-    std::fill_n(out, call_.shape.head_dim_v, 0.0f);
+    // The bits of +0 in every format.
+    std::memset(out, 0, static_cast<size_t>(call_.shape.head_dim_v * call_.output_bytes));
   }
 }
 

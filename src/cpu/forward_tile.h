@@ -32,12 +32,13 @@ class Tile {
   };
   struct Block {
     Range keys;
-    const float* k;
-    const float* v;
+    const void* const* k;  // its rows
+    const void* const* v;
     DocumentRange documents_k;
     int num_panels = 0;      // that see any of it
     bool has_part = false;   // some see only a part
     bool is_packed = false;  // both are in scratch too
+    bool is_narrow = false;  // few lanes: nothing is packed
     bool is_finite = true;   // V, where has_part
   };
 
@@ -45,17 +46,25 @@ class Tile {
   int64_t query_of(int lane) const { return (first_row_ + lane) / group(); }
   int64_t head_of(int lane) const { return head_kv_ * group() + (first_row_ + lane) % group(); }
   Panel panel(int index) const;
-  void prepare_block(Block& block);
+  void prepare_block(Block& block, Range next);
+  void locate(KeyRows& rows, Range keys) const;
   // Keys of the block that a panel computes, and how much of them it sees.
   Cover visible_part(const Panel& panel, const Block& block, Range& keys) const;
   void prepare_values(Block& block);
   void run_panel(const Panel& panel, const Block& block, AccumulatorState& state);
+  void score(const Panel& panel, const Block& block, Range keys, const float* row_max);
+  void score_narrow(const Panel& panel, const Block& block, Range keys, const float* row_max);
+  // Rows of the next block that a panel asks for while it works: `count` of them from `first` on.
+  Prefetch coming(const void* const* rows, int64_t first, int64_t count, int columns) const;
+  void apply_dropout(const Panel& panel, Range keys);
   void apply_logits(const Panel& panel, const Block& block, Range keys, Cover cover,
                     const float* max_in);
-  void add_values(const Panel& panel, const Block& block, Range keys, Cover cover,
-                  AccumulatorState& state);
+  void add_values(const Panel& panel, const Block& block, Range keys, AccumulatorState& state);
+  void add_values_narrow(const Panel& panel, const Block& block, Range keys,
+                         AccumulatorState& state);
   void add_nonfinite_values(const Panel& panel, const Block& block, Range keys,
                             AccumulatorState& state) const;
+  bool has_nonfinite(const void* const* v, int num_keys) const;
   bool is_visible(const Panel& panel, const Block& block, Range keys, int lane, int64_t key) const;
   void write_row(int lane, float row_max, float row_sum);
 

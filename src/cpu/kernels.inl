@@ -4,6 +4,8 @@
 // instruction set. Each kernel is noinline: inlined into a driver, g++ 12 hoists constants and
 // spills accumulators.
 
+#include "cpu/convert.inl"
+
 // exp(x) for x <= 0, NaN for NaN. Degree 5, relative minimax of 2^f on [-1/2, 1/2] with p(0) = 1,
 // so that exp(0) is 1 exactly; 0 exactly below -87.7, where a float would become denormal.
 inline F exp_of(F x) {
@@ -40,6 +42,12 @@ inline F tanh_of(F x) {
 // up, keep a dot product as exact as a library's, which has many partial sums. A head of up to 64
 // columns is one chain: cutting it would cost 3 % of the speed.
 inline int chain_of(int head_dim) { return head_dim <= 64 ? 64 : 32; }
+
+inline void prefetch_row(const Prefetch& next, int row) {
+  if (row >= next.num_rows) return;
+  const char* at = static_cast<const char*>(next.rows[row]);
+  for (int n = 0; n < next.num_bytes; n += 64) __builtin_prefetch(at + n, 0, 2);
+}
 
 // A block of `rows` keys by W vectors of queries; the reduction runs along head_dim.
 template <int rows, int W>
@@ -103,7 +111,11 @@ __attribute__((noinline)) void qk_block(const QkArgs& args) {
   F row_max[W];
   for (int w = 0; w < W; ++w) row_max[w] = load(args.max_in + w * kLanes);
   int j = 0;
-  for (; j + kRows <= args.num_keys; j += kRows) qk_rows<kRows, W>(args, j, row_max);
+  for (; j + kRows <= args.num_keys; j += kRows) {
+    prefetch_row(args.next_k, j / kRows);
+    prefetch_row(args.next_v, j / kRows);
+    qk_rows<kRows, W>(args, j, row_max);
+  }
   qk_tail<kRows - 1, W>(args, j, row_max);
   for (int w = 0; w < W; ++w) store(args.max_out + w * kLanes, row_max[w]);
 }
@@ -244,58 +256,9 @@ __attribute__((noinline)) void pv_block(const PvArgs& args) {
   pv_tail<kRows - 1, W>(args, c);
 }
 
-using F4 = float __attribute__((vector_size(16)));
-
-inline F4 load4(const float* p) {
-  F4 x;
-  __builtin_memcpy(&x, p, sizeof(x));
-  return x;
-}
-inline void store4(float* p, F4 x) { __builtin_memcpy(p, &x, sizeof(x)); }
-
-inline void transpose4(F4 (&x)[4]) {
-  const F4 a = __builtin_shufflevector(x[0], x[1], 0, 4, 1, 5);
-  const F4 b = __builtin_shufflevector(x[0], x[1], 2, 6, 3, 7);
-  const F4 c = __builtin_shufflevector(x[2], x[3], 0, 4, 1, 5);
-  const F4 d = __builtin_shufflevector(x[2], x[3], 2, 6, 3, 7);
-  x[0] = __builtin_shufflevector(a, c, 0, 1, 4, 5);
-  x[1] = __builtin_shufflevector(a, c, 2, 3, 6, 7);
-  x[2] = __builtin_shufflevector(b, d, 0, 1, 4, 5);
-  x[3] = __builtin_shufflevector(b, d, 2, 3, 6, 7);
-}
-
-__attribute__((noinline)) void pack_keys(const PackKArgs& args) {
-  for (int j = 0; j < args.num_keys; j += kRows) {
-    float* packed = args.packed + static_cast<int64_t>(j) * args.head_dim;
-    const float* k = args.k + j * args.k_stride;
-    const int rows = args.num_keys - j < kRows ? args.num_keys - j : kRows;
-    int r = 0;
-    for (; r + 4 <= rows; r += 4, k += 4 * args.k_stride) {
-      int c = 0;
-      for (; c + 4 <= args.head_dim; c += 4) {
-        F4 x[4];
-        for (int i = 0; i < 4; ++i) x[i] = load4(k + i * args.k_stride + c);
-        transpose4(x);
-        for (int i = 0; i < 4; ++i) store4(packed + (c + i) * kRows + r, x[i]);
-      }
-      for (; c < args.head_dim; ++c)
-        for (int i = 0; i < 4; ++i) packed[c * kRows + r + i] = k[i * args.k_stride + c];
-    }
-    for (; r < rows; ++r, k += args.k_stride)
-      for (int c = 0; c < args.head_dim; ++c) packed[c * kRows + r] = k[c];
-  }
-}
-
-__attribute__((noinline)) void pack_values(const PackVArgs& args) {
-  const int full = args.head_dim_v / kRows * kRows, rest = args.head_dim_v - full;
-  for (int j = 0; j < args.num_keys; ++j) {
-    const float* v = args.v + j * args.v_stride;
-    float* packed = args.packed + static_cast<int64_t>(j) * kRows;
-    for (int c = 0; c < full; c += kRows, packed += args.block_stride)
-      __builtin_memcpy(packed, v + c, sizeof(float) * kRows);
-    for (int r = 0; r < rest; ++r) packed[r] = v[full + r];
-  }
-}
+#include "cpu/dropout.inl"
+#include "cpu/narrow.inl"
+#include "cpu/pack.inl"
 
 // An empty state (sum 0, maximum -inf) changes nothing, bit for bit: its factor is 0, the
 // other's 1.
@@ -316,64 +279,6 @@ __attribute__((noinline)) void merge_states(const MergeStateArgs& args) {
     store(args.sum_a + lane, sum);
     store(args.max_a + lane, row_max);
   }
-}
-
-// Four lanes at a time, four columns at a time.
-template <int W>
-__attribute__((noinline)) void pack_rows(const TransposeArgs& args) {
-  constexpr int kWidth = W * kLanes;
-  for (int lane = 0; lane < kWidth; lane += 4) {
-    const float* const* rows = args.from_rows + lane;
-    float* panel = args.panel + lane;
-    int c = 0;
-    for (; c + 4 <= args.length; c += 4) {
-      F4 x[4];
-      for (int r = 0; r < 4; ++r) x[r] = rows[r] != nullptr ? load4(rows[r] + c) : F4{};
-      transpose4(x);
-      for (int r = 0; r < 4; ++r) store4(panel + (c + r) * kWidth, x[r]);
-    }
-    for (; c < args.length; ++c)
-      for (int r = 0; r < 4; ++r) panel[c * kWidth + r] = rows[r] != nullptr ? rows[r][c] : 0.0f;
-  }
-}
-
-template <int W>
-__attribute__((noinline)) void unpack_rows(const TransposeArgs& args) {
-  constexpr int kWidth = W * kLanes;
-  for (int lane = 0; lane < kWidth; lane += 4) {
-    float* const* rows = args.to_rows + lane;
-    const float* panel = args.panel + lane;
-    const F4 factor = load4(args.factor + lane);
-    // A negative factor marks an empty row: 0 whatever was accumulated.
-    const auto is_empty = factor < F4{};
-    int c = 0;
-    for (; c + 4 <= args.length; c += 4) {
-      F4 x[4];
-      for (int r = 0; r < 4; ++r) x[r] = is_empty ? F4{} : load4(panel + (c + r) * kWidth) * factor;
-      transpose4(x);
-      for (int r = 0; r < 4; ++r)
-        if (rows[r] != nullptr) store4(rows[r] + c, x[r]);
-    }
-    for (; c < args.length; ++c)
-      for (int r = 0; r < 4; ++r)
-        if (rows[r] != nullptr) rows[r][c] = is_empty[r] ? 0.0f : panel[c * kWidth + r] * factor[r];
-  }
-}
-
-// x * 0 is 0 for every finite x and NaN otherwise, and a NaN stays in a sum.
-__attribute__((noinline)) bool has_nonfinite(const float* data, int64_t stride, int rows,
-                                             int columns) {
-  F sum = all(0.0f);
-  float rest = 0;
-  for (int r = 0; r < rows; ++r, data += stride) {
-    int c = 0;
-    for (; c + kLanes <= columns; c += kLanes) sum = fma(load(data + c), all(0.0f), sum);
-    for (; c < columns; ++c) rest += data[c] * 0.0f;
-  }
-  float lanes[kLanes];
-  store(lanes, sum);
-  for (int lane = 0; lane < kLanes; ++lane) rest += lanes[lane];
-  return rest != 0.0f;  // 0 or NaN, which differs from everything
 }
 
 __attribute__((noinline)) void exp_all(const float* x, float* y, int n) {
@@ -444,12 +349,23 @@ constexpr MicroKernels make_table(Isa isa) {
           .logits = {logit_block<1>, logit_block<2>},
           .softmax = {softmax_block<1>, softmax_block<2>},
           .pv = {pv_block<1>, pv_block<2>},
-          .pack_k = pack_keys,
-          .pack_v = pack_values,
+          .narrow_qk = {narrow_qk<Fp32>, narrow_qk<Bf16>, narrow_qk<Fp16>, narrow_qk<E4m3>},
+          .narrow_pv = {narrow_pv<Fp32>, narrow_pv<Bf16>, narrow_pv<Fp16>, narrow_pv<E4m3>},
+          .drop = {drop_block<1>, drop_block<2>},
+          .pack_k = {pack_keys<Fp32>, pack_keys<Bf16>, pack_keys<Fp16>, pack_keys<E4m3>},
+          .pack_v = {pack_values<Fp32>, pack_values<Bf16>, pack_values<Fp16>, pack_values<E4m3>},
           .merge = {merge_states<1>, merge_states<2>},
-          .pack = {pack_rows<1>, pack_rows<2>},
-          .unpack = {unpack_rows<1>, unpack_rows<2>},
-          .has_nonfinite = has_nonfinite,
+          .pack = {{pack_rows<Fp32, 1>, pack_rows<Fp32, 2>},
+                   {pack_rows<Bf16, 1>, pack_rows<Bf16, 2>},
+                   {pack_rows<Fp16, 1>, pack_rows<Fp16, 2>},
+                   {pack_rows<E4m3, 1>, pack_rows<E4m3, 2>}},
+          .unpack = {{unpack_rows<Fp32, 1>, unpack_rows<Fp32, 2>},
+                     {unpack_rows<Bf16, 1>, unpack_rows<Bf16, 2>},
+                     {unpack_rows<Fp16, 1>, unpack_rows<Fp16, 2>}},
+          .has_nonfinite = {has_nonfinite<Fp32>, has_nonfinite<Bf16>, has_nonfinite<Fp16>,
+                            has_nonfinite<E4m3>},
+          .decode = {decode_all<Fp32>, decode_all<Bf16>, decode_all<Fp16>, decode_all<E4m3>},
+          .encode = {encode_all<Fp32>, encode_all<Bf16>, encode_all<Fp16>},
           .exp = exp_all,
           .tanh = tanh_all,
           .softmax_row = softmax_row,

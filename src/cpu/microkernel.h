@@ -9,6 +9,17 @@ namespace sirdar::cpu {
 
 inline constexpr int kMaxVectors = 2;
 
+// Formats that rows of q, k and v, and of out, come in; an index is that of the DType.
+inline constexpr int kInputFormats = 4;   // fp32, bf16, fp16, fp8_e4m3
+inline constexpr int kOutputFormats = 3;  // fp32, bf16, fp16
+inline constexpr int kMaxColumns = 512;   // of a row
+
+// Rows that will be needed soon; a kernel asks for one of them per register block of its own work.
+struct Prefetch {
+  const void* const* rows = nullptr;
+  int num_rows = 0, num_bytes = 0;
+};
+
 // Scores of a run of keys: scores[j][lane] = scale * dot(k[j], q[lane]).
 struct QkArgs {
   // Element (j, c) is k[j / rows * block_stride + j % rows * row_stride + c * column_stride],
@@ -21,6 +32,7 @@ struct QkArgs {
   float* max_out = nullptr;       // [width] max_in with these scores; NaN scores are passed over
   float scale = 1;
   int num_keys = 0, head_dim = 0;
+  Prefetch next_k, next_v;
 };
 
 // From scores to masked logits, for panels that need more than the scaled dot product.
@@ -65,11 +77,49 @@ struct PvArgs {
   int num_keys = 0, head_dim_v = 0;
 };
 
+// The same as QkArgs and PvArgs for up to kNarrowLanes lanes, straight from the caller's rows.
+inline constexpr int kNarrowLanes = 16;
+inline constexpr int kNarrowKeys = 16;
+struct NarrowQkArgs {
+  const void* const* k_rows = nullptr;  // [num_keys]
+  const float* q = nullptr;             // [head_dim, width]
+  float* scores = nullptr;              // [num_keys, width], written
+  const float* max_in = nullptr;        // [width]
+  float* max_out = nullptr;
+  float* transposed = nullptr;  // [head_dim, lanes of a vector], scratch
+  float scale = 1;
+  int num_keys = 0, head_dim = 0, num_lanes = 0, width = 0;
+  Prefetch next_k;
+};
+struct NarrowPvArgs {
+  const void* const* v_rows = nullptr;  // [num_keys]
+  const float* p = nullptr;             // [num_keys, width]
+  const float* alpha = nullptr;         // [width]
+  float* out = nullptr;                 // [head_dim_v, width]
+  // Scratch; columns are head_dim_v rounded up to whole vectors.
+  float* acc = nullptr;     // [num_lanes, columns]
+  float* values = nullptr;  // [kNarrowKeys, columns]
+  bool is_first = false;
+  int num_keys = 0, head_dim_v = 0, num_lanes = 0, width = 0;
+  Prefetch next_v;
+};
+
+// p[j][lane] = 0 where dropout drops the pair (shared/philox.h).
+struct DropArgs {
+  float* p = nullptr;          // [num_keys, width], in place
+  const int32_t* i = nullptr;  // [width] query position
+  const int32_t* h = nullptr;  // [width] query head
+  uint32_t b = 0;              // place in the batch
+  uint32_t first_key = 0;      // position of the first key, a multiple of 4
+  uint32_t key[2] = {};        // of the call
+  uint32_t threshold = 0;      // smaller bits are dropped
+  int num_keys = 0;
+};
+
 // V [num_keys, head_dim_v] -> packed [ceil(head_dim_v / rows), num_keys, rows], so that a column
-// block is one contiguous stream whatever the caller's strides.
+// block is one contiguous stream of floats whatever the caller's strides, pages and format.
 struct PackVArgs {
-  const float* v = nullptr;
-  int64_t v_stride = 0;
+  const void* const* v_rows = nullptr;  // [num_keys]
   float* packed = nullptr;
   int64_t block_stride = 0;  // between column blocks; at least num_keys * rows
   int num_keys = 0, head_dim_v = 0;
@@ -77,8 +127,7 @@ struct PackVArgs {
 
 // K [num_keys, head_dim] -> packed [ceil(num_keys / rows), head_dim, rows].
 struct PackKArgs {
-  const float* k = nullptr;
-  int64_t k_stride = 0;
+  const void* const* k_rows = nullptr;  // [num_keys]
   float* packed = nullptr;
   int num_keys = 0, head_dim = 0;
 };
@@ -94,12 +143,12 @@ struct MergeStateArgs {
   int head_dim_v = 0;
 };
 
-// Between rows of the caller and lanes of a panel.
+// Between rows of the caller, in their format, and lanes of a panel.
 struct TransposeArgs {
-  const float* const* from_rows = nullptr;  // [width] pointers to `length` elements; null: zeros
-  float* const* to_rows = nullptr;          // [width]; null: left out
-  float* panel = nullptr;                   // [length, width]
-  const float* factor = nullptr;            // [width], unpack only
+  const void* const* from_rows = nullptr;  // [width] pointers to `length` elements; null: zeros
+  void* const* to_rows = nullptr;          // [width]; null: left out
+  float* panel = nullptr;                  // [length, width]
+  const float* factor = nullptr;           // [width], unpack only
   int length = 0;
 };
 
@@ -111,14 +160,21 @@ struct MicroKernels {
   void (*logits[kMaxVectors])(const LogitArgs&);
   void (*softmax[kMaxVectors])(const SoftmaxArgs&);
   void (*pv[kMaxVectors])(const PvArgs&);
-  void (*pack_k)(const PackKArgs&);
-  void (*pack_v)(const PackVArgs&);
+  void (*narrow_qk[kInputFormats])(const NarrowQkArgs&);
+  void (*narrow_pv[kInputFormats])(const NarrowPvArgs&);
+  void (*drop[kMaxVectors])(const DropArgs&);
+  void (*pack_k[kInputFormats])(const PackKArgs&);
+  void (*pack_v[kInputFormats])(const PackVArgs&);
   void (*merge[kMaxVectors])(const MergeStateArgs&);
-  void (*pack[kMaxVectors])(const TransposeArgs&);  // panel = rows
-  void (*unpack[kMaxVectors])(
-      const TransposeArgs&);  // rows = panel * factor, +0 where it is negative
-  // Is there a NaN or infinity in [rows, columns]?
-  bool (*has_nonfinite)(const float* data, int64_t stride, int rows, int columns);
+  void (*pack[kInputFormats][kMaxVectors])(const TransposeArgs&);  // panel = rows
+  // rows = panel * factor rounded to the format, +0 where factor is negative
+  void (*unpack[kOutputFormats][kMaxVectors])(const TransposeArgs&);
+  // Is there a NaN or infinity in any of the rows?
+  bool (*has_nonfinite[kInputFormats])(const void* const* rows, int num_rows, int columns);
+  // n elements as floats, exactly, and back, to nearest even. `to` of decode has room for n rounded
+  // up to a multiple of lanes.
+  void (*decode[kInputFormats])(const void* from, int n, float* to);
+  void (*encode[kOutputFormats])(const float* from, int n, void* to);
   // exp(x) for x <= 0 and tanh(x), element by element; n is a multiple of lanes. For tests.
   void (*exp)(const float* x, float* y, int n);
   void (*tanh)(const float* x, float* y, int n);

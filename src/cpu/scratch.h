@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cpu/microkernel.h"
+
 namespace sirdar::cpu {
 
 // Hands out consecutive 64-byte aligned pieces of a buffer; over a null buffer it only counts.
@@ -30,8 +32,11 @@ struct TileShape {
   int num_panels = 0;  // per tile
   int block_n = 0, head_dim = 0, head_dim_v = 0;
   int rows = 0;  // of a register block
-  bool has_bias = false;
+  bool has_bias = false, has_dropout = false;
   int num_lanes() const { return width * num_panels; }
+  // Keys that a panel may skip at the start of a block come in runs of this many: whole register
+  // blocks, and whole groups of the four that sums and dropout work in.
+  int key_step() const { return rows % 4 == 0 ? rows : 2 * rows; }
   // Between the column blocks of packed values: one line more than they fill, or all blocks would
   // start in the same set of the cache.
   int64_t value_stride() const { return int64_t{block_n} * rows + 16; }
@@ -52,6 +57,16 @@ struct AccumulatorState {
         has_keys(carver.take<int32_t>(shape.num_panels)) {}
 };
 
+// Where the rows of a run of keys lie, in the caller's format.
+struct KeyRows {
+  int64_t begin = -1, end = -1;
+  const void **k = nullptr, **v = nullptr;  // [block_n]
+
+  KeyRows() = default;
+  KeyRows(Carver& carver, const TileShape& shape)
+      : k(carver.take<const void*>(shape.block_n)), v(carver.take<const void*>(shape.block_n)) {}
+};
+
 // The query that a lane stands for. q_pos = i + seqlen_k - seqlen_q.
 struct LaneQuery {
   int64_t b, h, i, q_pos;
@@ -65,16 +80,24 @@ struct Scratch {
   float* alpha;          // [lane]
   float* bias;           // [block_n][lane]
   float *keys, *values;  // a packed block of K and of V
-  int32_t* document_k;   // [block_n]
+  float* row;            // one row of V as floats
+  float *narrow_acc, *narrow_values;
+  KeyRows rows, next_rows;
+  int32_t* document_k;  // [block_n]
   // Per lane of the tile.
   int64_t *lo, *hi;  // visible keys, from the structured masks
   LaneQuery* query;
   int32_t *document_q, *lo_in_block, *hi_in_block, *q_pos_in_block;
+  int32_t *dropout_i, *dropout_h;  // counters
   float *slope, *factor;
-  const float** from_rows;
-  float** to_rows;
+  const void** from_rows;
+  void** to_rows;
 
-  Scratch(Carver& carver, const TileShape& shape) : segment(carver, shape), total(carver, shape) {
+  Scratch(Carver& carver, const TileShape& shape)
+      : segment(carver, shape),
+        total(carver, shape),
+        rows(carver, shape),
+        next_rows(carver, shape) {
     const int64_t lanes = shape.num_lanes(), width = shape.width, block_n = shape.block_n;
     q = carver.take<float>(lanes * shape.head_dim);
     scores = carver.take<float>(block_n * width);
@@ -84,6 +107,9 @@ struct Scratch {
     keys = carver.take<float>((block_n + shape.rows) * shape.head_dim);
     values = carver.take<float>(shape.value_stride() *
                                 ((shape.head_dim_v + shape.rows - 1) / shape.rows));
+    row = carver.take<float>(shape.head_dim_v + width);
+    narrow_acc = carver.take<float>(kNarrowLanes * (shape.head_dim_v + width));
+    narrow_values = carver.take<float>(kNarrowKeys * (shape.head_dim_v + width));
     document_k = carver.take<int32_t>(block_n);
     lo = carver.take<int64_t>(lanes);
     hi = carver.take<int64_t>(lanes);
@@ -92,10 +118,12 @@ struct Scratch {
     lo_in_block = carver.take<int32_t>(width);
     hi_in_block = carver.take<int32_t>(width);
     q_pos_in_block = carver.take<int32_t>(width);
+    dropout_i = carver.take<int32_t>(shape.has_dropout ? lanes : 0);
+    dropout_h = carver.take<int32_t>(shape.has_dropout ? lanes : 0);
     slope = carver.take<float>(lanes);
     factor = carver.take<float>(lanes);
-    from_rows = carver.take<const float*>(lanes);
-    to_rows = carver.take<float*>(lanes);
+    from_rows = carver.take<const void*>(lanes);
+    to_rows = carver.take<void*>(lanes);
   }
 };
 

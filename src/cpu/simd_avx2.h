@@ -27,6 +27,27 @@ inline M equal_int(I a, I b) { return _mm256_castsi256_ps(_mm256_cmpeq_epi32(a, 
 inline M both(M a, M b) { return _mm256_and_ps(a, b); }
 inline M always() { return _mm256_castsi256_ps(_mm256_set1_epi32(-1)); }
 inline I sub_int(I a, I b) { return _mm256_sub_epi32(a, b); }
+inline I xor_int(I a, I b) { return _mm256_xor_si256(a, b); }
+// Both halves of the 64-bit products, lane by lane.
+inline void mul_wide(I a, uint32_t b, I& high, I& low) {
+  const I factor = _mm256_set1_epi32(static_cast<int32_t>(b));
+  const I even = _mm256_mul_epu32(a, factor);
+  const I odd = _mm256_mul_epu32(_mm256_srli_epi64(a, 32), factor);
+  high = _mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa);
+  low = _mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa);
+}
+inline I load_u16(const uint16_t* p) {
+  return _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+inline I load_u8(const uint8_t* p) {
+  return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+}
+inline F load_fp16(const uint16_t* p) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+inline void store_fp16(uint16_t* p, F x) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+}
 inline F to_float(I x) { return _mm256_cvtepi32_ps(x); }
 inline F magnitude(F x) {
   return _mm256_castsi256_ps(
@@ -39,4 +60,29 @@ inline F exponent_from_low_bits(F x) {
 // matters far below 0, where x is large and its error would be the weight's.
 inline F log2_fraction(F x, F n) {
   return fma(x, all(1.92596299e-8f), _mm256_fmsub_ps(x, all(1.44269504f), n));
+}
+// x[r][c] <-> x[c][r]
+__attribute__((always_inline)) inline void transpose(F (&x)[8]) {
+  F y[8];
+#pragma GCC unroll 8
+  for (int n = 0; n < 8; n += 2) {
+    y[n] = _mm256_unpacklo_ps(x[n], x[n + 1]);
+    y[n + 1] = _mm256_unpackhi_ps(x[n], x[n + 1]);
+  }
+#pragma GCC unroll 8
+  for (int n = 0; n < 8; n += 4) {
+#pragma GCC unroll 8
+    for (int i = 0; i < 2; ++i) {
+      const __m256d a = _mm256_castps_pd(y[n + i]), b = _mm256_castps_pd(y[n + 2 + i]);
+      x[n + 2 * i] = _mm256_castpd_ps(_mm256_unpacklo_pd(a, b));
+      x[n + 2 * i + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(a, b));
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < 4; ++i) {
+    const F low = _mm256_permute2f128_ps(x[i], x[4 + i], 0x20);
+    const F high = _mm256_permute2f128_ps(x[i], x[4 + i], 0x31);
+    x[i] = low;
+    x[4 + i] = high;
+  }
 }

@@ -25,6 +25,28 @@ inline M equal_int(I a, I b) { return _mm512_cmpeq_epi32_mask(a, b); }
 inline M both(M a, M b) { return static_cast<M>(a & b); }
 inline M always() { return static_cast<M>(0xffff); }
 inline I sub_int(I a, I b) { return _mm512_sub_epi32(a, b); }
+inline I xor_int(I a, I b) { return _mm512_xor_si512(a, b); }
+// Both halves of the 64-bit products, lane by lane.
+inline void mul_wide(I a, uint32_t b, I& high, I& low) {
+  const I factor = _mm512_set1_epi32(static_cast<int32_t>(b));
+  const I even = _mm512_mul_epu32(a, factor);
+  const I odd = _mm512_mul_epu32(_mm512_srli_epi64(a, 32), factor);
+  high = _mm512_mask_blend_epi32(0xaaaa, _mm512_srli_epi64(even, 32), odd);
+  low = _mm512_mask_blend_epi32(0xaaaa, even, _mm512_slli_epi64(odd, 32));
+}
+inline I load_u16(const uint16_t* p) {
+  return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+inline I load_u8(const uint8_t* p) {
+  return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+inline F load_fp16(const uint16_t* p) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+inline void store_fp16(uint16_t* p, F x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                      _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
 inline F to_float(I x) { return _mm512_cvtepi32_ps(x); }
 inline F magnitude(F x) { return _mm512_abs_ps(x); }
 inline F exponent_from_low_bits(F x) {
@@ -34,4 +56,36 @@ inline F exponent_from_low_bits(F x) {
 // matters far below 0, where x is large and its error would be the weight's.
 inline F log2_fraction(F x, F n) {
   return fma(x, all(1.92596299e-8f), _mm512_fmsub_ps(x, all(1.44269504f), n));
+}
+// x[r][c] <-> x[c][r]
+__attribute__((always_inline)) inline void transpose(F (&x)[16]) {
+  F y[16];
+#pragma GCC unroll 8
+  for (int n = 0; n < 16; n += 2) {  // pairs of rows
+    y[n] = _mm512_unpacklo_ps(x[n], x[n + 1]);
+    y[n + 1] = _mm512_unpackhi_ps(x[n], x[n + 1]);
+  }
+#pragma GCC unroll 8
+  for (int n = 0; n < 16; n += 4) {  // x[n + i]: column i of every four, of rows n to n + 3
+#pragma GCC unroll 8
+    for (int i = 0; i < 2; ++i) {
+      const __m512d a = _mm512_castps_pd(y[n + i]), b = _mm512_castps_pd(y[n + 2 + i]);
+      x[n + 2 * i] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
+      x[n + 2 * i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < 4; ++i) {
+    y[i] = _mm512_shuffle_f32x4(x[i], x[4 + i], 0x88);
+    y[4 + i] = _mm512_shuffle_f32x4(x[i], x[4 + i], 0xdd);
+    y[8 + i] = _mm512_shuffle_f32x4(x[8 + i], x[12 + i], 0x88);
+    y[12 + i] = _mm512_shuffle_f32x4(x[8 + i], x[12 + i], 0xdd);
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < 4; ++i) {
+    x[i] = _mm512_shuffle_f32x4(y[i], y[8 + i], 0x88);
+    x[8 + i] = _mm512_shuffle_f32x4(y[i], y[8 + i], 0xdd);
+    x[4 + i] = _mm512_shuffle_f32x4(y[4 + i], y[12 + i], 0x88);
+    x[12 + i] = _mm512_shuffle_f32x4(y[4 + i], y[12 + i], 0xdd);
+  }
 }

@@ -37,6 +37,57 @@ inline M equal_int(I a, I b) { return a == b; }
 inline M both(M a, M b) { return a & b; }
 inline M always() { return M{-1, -1, -1, -1}; }
 inline I sub_int(I a, I b) { return a - b; }
+inline I xor_int(I a, I b) { return a ^ b; }
+// Both halves of the 64-bit products, lane by lane.
+inline void mul_wide(I a, uint32_t b, I& high, I& low) {
+  for (int lane = 0; lane < kLanes; ++lane) {
+    const uint64_t product = uint64_t{static_cast<uint32_t>(a[lane])} * b;
+    high[lane] = static_cast<int32_t>(product >> 32);
+    low[lane] = static_cast<int32_t>(product & 0xffffffffu);
+  }
+}
+// fp16 by bit arithmetic. Every float on the way is normal, so that modes which flush subnormals
+// change nothing.
+using U = uint32_t __attribute__((vector_size(16)));
+inline I load_u16(const uint16_t* p) { return I{p[0], p[1], p[2], p[3]}; }
+inline I load_u8(const uint8_t* p) { return I{p[0], p[1], p[2], p[3]}; }
+inline F load_fp16(const uint16_t* p) {
+  uint16_t __attribute__((vector_size(8))) narrow;
+  __builtin_memcpy(&narrow, p, sizeof(narrow));
+  const U bits = __builtin_convertvector(narrow, U), size = (bits & 0x7fffu) << 13;
+  // Exponents are biased by 15, those of a float by 127.
+  U result = size + (112u << 23);
+  const U one_above = size + (113u << 23);
+  F subnormal;
+  __builtin_memcpy(&subnormal, &one_above, sizeof(subnormal));
+  subnormal = subnormal - all(0x1p-14f);
+  U subnormal_bits;
+  __builtin_memcpy(&subnormal_bits, &subnormal, sizeof(subnormal_bits));
+  result = size < 1u << 23 ? subnormal_bits : result;
+  result = size >= 31u << 23 ? size | 0x7f800000u : result;
+  result |= (bits & 0x8000u) << 16;
+  F x;
+  __builtin_memcpy(&x, &result, sizeof(x));
+  return x;
+}
+inline void store_fp16(uint16_t* p, F x) {
+  U bits;
+  __builtin_memcpy(&bits, &x, sizeof(bits));
+  const U size = bits & 0x7fffffffu;
+  U result = (size - (112u << 23) + 0xfffu + (size >> 13 & 1u)) >> 13;
+  // Below 2^-14 the addition of 1/2 rounds at the last bit of a subnormal, 2^-24.
+  F sum;
+  __builtin_memcpy(&sum, &size, sizeof(sum));
+  sum = sum + all(0.5f);
+  U sum_bits;
+  __builtin_memcpy(&sum_bits, &sum, sizeof(sum_bits));
+  result = size < 113u << 23 ? sum_bits - 0x3f000000u : result;
+  result = size >= 143u << 23 ? U{} + 0x7c00u : result;
+  result = size > 0x7f800000u ? 0x7e00u | (size >> 13 & 0x1ffu) : result;
+  result |= bits >> 16 & 0x8000u;
+  const auto narrow = __builtin_convertvector(result, uint16_t __attribute__((vector_size(8))));
+  __builtin_memcpy(p, &narrow, sizeof(narrow));
+}
 inline F to_float(I x) { return __builtin_convertvector(x, F); }
 inline F magnitude(F x) {
   I bits;
@@ -58,4 +109,15 @@ inline F exponent_from_low_bits(F x) {
 inline F log2_fraction(F x, F n) {
   constexpr float kHigh = 0.693359375f, kLow = -2.12194440e-4f, kLog2e = 1.44269504f;
   return mul(sub(sub(x, mul(n, all(kHigh))), mul(n, all(kLow))), all(kLog2e));
+}
+// x[r][c] <-> x[c][r]
+inline void transpose(F (&x)[4]) {
+  const F a = __builtin_shufflevector(x[0], x[1], 0, 4, 1, 5);
+  const F b = __builtin_shufflevector(x[0], x[1], 2, 6, 3, 7);
+  const F c = __builtin_shufflevector(x[2], x[3], 0, 4, 1, 5);
+  const F d = __builtin_shufflevector(x[2], x[3], 2, 6, 3, 7);
+  x[0] = __builtin_shufflevector(a, c, 0, 1, 4, 5);
+  x[1] = __builtin_shufflevector(a, c, 2, 3, 6, 7);
+  x[2] = __builtin_shufflevector(b, d, 0, 1, 4, 5);
+  x[3] = __builtin_shufflevector(b, d, 2, 3, 6, 7);
 }

@@ -31,6 +31,12 @@ std::vector<float> random(size_t count, uint32_t seed) {
   return x;
 }
 
+std::vector<const void*> rows_of(const std::vector<float>& data, int count, int stride) {
+  std::vector<const void*> rows;
+  for (int j = 0; j < count; ++j) rows.push_back(data.data() + j * stride);
+  return rows;
+}
+
 struct Shape {
   int keys, columns;
 };
@@ -60,7 +66,7 @@ TEST_F(CpuKernels, ScoresAreScaledDotProducts) {
         for (int c = columns; c < stride; ++c) k[static_cast<size_t>(j * stride + c)] = kNan;
       const std::vector<float> q = random(static_cast<size_t>(columns * width), 2);
       std::vector<float> packed(static_cast<size_t>((keys + table.rows) * columns), kNan);
-      table.pack_k({k.data(), stride, packed.data(), keys, columns});
+      table.pack_k[0]({rows_of(k, keys, stride).data(), packed.data(), keys, columns});
       const std::vector<float> low(static_cast<size_t>(width), -1e30f);
       for (const bool is_packed : {false, true}) {
         std::vector<float> scores(static_cast<size_t>(keys * width), kNan), top(low);
@@ -108,7 +114,8 @@ TEST_F(CpuKernels, ValuesAreAddedToTheRescaledOutput) {
       const int64_t block_stride = int64_t{keys} * table.rows + 16;
       std::vector<float> packed(
           static_cast<size_t>(block_stride * ((columns + table.rows - 1) / table.rows)), kNan);
-      table.pack_v({v.data(), stride, packed.data(), block_stride, keys, columns});
+      table.pack_v[0](
+          {rows_of(v, keys, stride).data(), packed.data(), block_stride, keys, columns});
       for (const bool is_first : {false, true}) {
         std::vector<float> direct(before), copied(before);
         if (is_first) direct.assign(before.size(), kNan), copied = direct;
@@ -154,21 +161,22 @@ TEST_F(CpuKernels, PanelsAreTransposedThereAndBack) {
       const std::vector<float> rows = random(static_cast<size_t>(width * length), 7);
       std::vector<float> back(rows.size(), kNan), panel(rows.size(), kNan);
       std::vector<float> factor(static_cast<size_t>(width), 2.0f);
-      std::vector<const float*> from;
-      std::vector<float*> to;
+      std::vector<const void*> from;
+      std::vector<void*> to;
       for (int lane = 0; lane < width; ++lane) {
         const bool is_absent = lane == 1;
         from.push_back(is_absent ? nullptr : rows.data() + lane * length);
         to.push_back(is_absent ? nullptr : back.data() + lane * length);
       }
-      table.pack[vectors - 1]({.from_rows = from.data(), .panel = panel.data(), .length = length});
+      table.pack[0][vectors - 1](
+          {.from_rows = from.data(), .panel = panel.data(), .length = length});
       for (int c = 0; c < length; ++c) {
         ASSERT_EQ(panel[static_cast<size_t>(c * width)], rows[static_cast<size_t>(c)]);
         ASSERT_EQ(panel[static_cast<size_t>(c * width + 1)], 0.0f);
         panel[static_cast<size_t>(c * width + 2)] = kNan;  // an empty row is 0 anyway
       }
       factor[2] = -1;
-      table.unpack[vectors - 1](
+      table.unpack[0][vectors - 1](
           {.to_rows = to.data(), .panel = panel.data(), .factor = factor.data(), .length = length});
       for (int lane = 0; lane < width; ++lane) {
         for (int c = 0; c < length; ++c) {
@@ -231,12 +239,13 @@ TEST_F(CpuKernels, NonFiniteValuesAreFoundWhereverTheyAre) {
     for (const int columns : {1, 7, 16, 33}) {
       std::vector<float> data = random(static_cast<size_t>(5 * columns), 9);
       data[0] = std::numeric_limits<float>::max();
-      EXPECT_FALSE(table->has_nonfinite(data.data(), columns, 5, columns));
+      const std::vector<const void*> rows = rows_of(data, 5, columns);
+      EXPECT_FALSE(table->has_nonfinite[0](rows.data(), 5, columns));
       for (const float bad : {kNan, std::numeric_limits<float>::infinity()}) {
         for (size_t at = 0; at < data.size(); ++at) {
           const float kept = data[at];
           data[at] = bad;
-          ASSERT_TRUE(table->has_nonfinite(data.data(), columns, 5, columns)) << at;
+          ASSERT_TRUE(table->has_nonfinite[0](rows.data(), 5, columns)) << at;
           data[at] = kept;
         }
       }

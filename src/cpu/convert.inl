@@ -1,0 +1,115 @@
+// The formats that rows are stored in, as floats and back, a vector at a time. Decoding is exact;
+// encoding rounds to nearest, ties to even, and a NaN stays a NaN: what shared/float_bits.h defines
+// element by element. Includes no function of it: a linker could keep a copy compiled for this
+// instruction set.
+using Words = uint32_t __attribute__((vector_size(4 * kLanes)));
+using Halves = uint16_t __attribute__((vector_size(2 * kLanes)));
+
+template <class To, class From>
+inline To bits_as(From from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  __builtin_memcpy(&to, &from, sizeof(to));
+  return to;
+}
+
+inline void store_halves(uint16_t* p, Words x) {
+  const Halves narrow = __builtin_convertvector(x, Halves);
+  __builtin_memcpy(p, &narrow, sizeof(narrow));
+}
+
+struct Fp32 {
+  using Raw = float;
+  static F decode(const Raw* p) { return load(p); }
+  static void encode(Raw* p, F x) { store(p, x); }
+};
+
+struct Bf16 {
+  using Raw = uint16_t;
+  static F decode(const Raw* p) { return bits_as<F>(bits_as<Words>(load_u16(p)) << 16); }
+  static void encode(Raw* p, F x) {
+    const Words bits = bits_as<Words>(x);
+    const Words rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+    const Words quiet = bits >> 16 | 0x40u;
+    store_halves(p, (bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
+  }
+};
+
+struct Fp16 {
+  using Raw = uint16_t;
+  static F decode(const Raw* p) { return load_fp16(p); }
+  static void encode(Raw* p, F x) { store_fp16(p, x); }
+};
+
+struct E4m3 {
+  using Raw = uint8_t;
+  static F decode(const Raw* p) {
+    const Words bits = bits_as<Words>(load_u8(p)), size = bits & 0x7fu;
+    // Exponents are biased by 7, those of a float by 127.
+    const Words normal = (size << 20) + (120u << 23);
+    // (1 + mantissa / 8) * 2^-6 - 2^-6: exact, and no subnormal float on the way.
+    const Words one_above = (size << 20) + (121u << 23);
+    const Words subnormal = bits_as<Words>(sub(bits_as<F>(one_above), all(0x1p-6f)));
+    Words result = size < 8u ? subnormal : normal;
+    result = size == 0x7fu ? Words{} + 0x7ff00000u : result;
+    return bits_as<F>(result | (bits & 0x80u) << 24);
+  }
+};
+
+// Writes floats up to the next multiple of kLanes.
+template <class T>
+inline void decode_row(const void* from, int n, float* to) {
+  const typename T::Raw* raw = static_cast<const typename T::Raw*>(from);
+  int c = 0;
+  for (; c + kLanes <= n; c += kLanes) store(to + c, T::decode(raw + c));
+  if (c < n) {
+    typename T::Raw rest[kLanes] = {};
+    __builtin_memcpy(rest, raw + c, sizeof(rest[0]) * static_cast<size_t>(n - c));
+    store(to + c, T::decode(rest));
+  }
+}
+
+// `from` is readable up to the next multiple of kLanes.
+template <class T>
+inline void encode_row(const float* from, int n, void* to) {
+  typename T::Raw* raw = static_cast<typename T::Raw*>(to);
+  int c = 0;
+  for (; c + kLanes <= n; c += kLanes) T::encode(raw + c, load(from + c));
+  if (c < n) {
+    typename T::Raw rest[kLanes];
+    T::encode(rest, load(from + c));
+    __builtin_memcpy(raw + c, rest, sizeof(rest[0]) * static_cast<size_t>(n - c));
+  }
+}
+
+struct RowBuffer {
+  alignas(64) float at[kMaxColumns + kLanes];
+};
+
+// The row itself where it is floats, else a copy that is.
+template <class T>
+inline const float* as_floats(const void* row, int n, RowBuffer& buffer) {
+  if constexpr (sizeof(typename T::Raw) == sizeof(float)) {
+    static_cast<void>(n), static_cast<void>(buffer);
+    return static_cast<const float*>(row);
+  } else {
+    decode_row<T>(row, n, buffer.at);
+    return buffer.at;
+  }
+}
+
+template <class T>
+__attribute__((noinline)) void decode_all(const void* from, int n, float* to) {
+  decode_row<T>(from, n, to);
+}
+
+template <class T>
+__attribute__((noinline)) void encode_all(const float* from, int n, void* to) {
+  typename T::Raw* raw = static_cast<typename T::Raw*>(to);
+  for (int c = 0; c < n; c += kLanes) {
+    const int count = n - c < kLanes ? n - c : kLanes;
+    float part[kLanes] = {};
+    __builtin_memcpy(part, from + c, sizeof(float) * static_cast<size_t>(count));
+    encode_row<T>(part, count, raw + c);
+  }
+}

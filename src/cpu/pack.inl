@@ -1,0 +1,137 @@
+// Between rows of the caller, in any format and place, and the floats that the kernels work on.
+using F4 = float __attribute__((vector_size(16)));
+
+inline F4 load4(const float* p) {
+  F4 x;
+  __builtin_memcpy(&x, p, sizeof(x));
+  return x;
+}
+inline void store4(float* p, F4 x) { __builtin_memcpy(p, &x, sizeof(x)); }
+
+inline void transpose4(F4 (&x)[4]) {
+  const F4 a = __builtin_shufflevector(x[0], x[1], 0, 4, 1, 5);
+  const F4 b = __builtin_shufflevector(x[0], x[1], 2, 6, 3, 7);
+  const F4 c = __builtin_shufflevector(x[2], x[3], 0, 4, 1, 5);
+  const F4 d = __builtin_shufflevector(x[2], x[3], 2, 6, 3, 7);
+  x[0] = __builtin_shufflevector(a, c, 0, 1, 4, 5);
+  x[1] = __builtin_shufflevector(a, c, 2, 3, 6, 7);
+  x[2] = __builtin_shufflevector(b, d, 0, 1, 4, 5);
+  x[3] = __builtin_shufflevector(b, d, 2, 3, 6, 7);
+}
+
+template <class T>
+__attribute__((noinline)) void pack_keys(const PackKArgs& args) {
+  RowBuffer buffers[4];
+  for (int j = 0; j < args.num_keys; j += kRows) {
+    float* packed = args.packed + static_cast<int64_t>(j) * args.head_dim;
+    const void* const* rows = args.k_rows + j;
+    const int num_rows = args.num_keys - j < kRows ? args.num_keys - j : kRows;
+    int r = 0;
+    for (; r + 4 <= num_rows; r += 4) {
+      const float* k[4];
+      for (int i = 0; i < 4; ++i) k[i] = as_floats<T>(rows[r + i], args.head_dim, buffers[i]);
+      int c = 0;
+      for (; c + 4 <= args.head_dim; c += 4) {
+        F4 x[4];
+        for (int i = 0; i < 4; ++i) x[i] = load4(k[i] + c);
+        transpose4(x);
+        for (int i = 0; i < 4; ++i) store4(packed + (c + i) * kRows + r, x[i]);
+      }
+      for (; c < args.head_dim; ++c)
+        for (int i = 0; i < 4; ++i) packed[c * kRows + r + i] = k[i][c];
+    }
+    for (; r < num_rows; ++r) {
+      const float* k = as_floats<T>(rows[r], args.head_dim, buffers[0]);
+      for (int c = 0; c < args.head_dim; ++c) packed[c * kRows + r] = k[c];
+    }
+  }
+}
+
+template <class T>
+__attribute__((noinline)) void pack_values(const PackVArgs& args) {
+  const int full = args.head_dim_v / kRows * kRows, rest = args.head_dim_v - full;
+  RowBuffer buffer;
+  for (int j = 0; j < args.num_keys; ++j) {
+    const float* v = as_floats<T>(args.v_rows[j], args.head_dim_v, buffer);
+    float* packed = args.packed + static_cast<int64_t>(j) * kRows;
+    for (int c = 0; c < full; c += kRows, packed += args.block_stride)
+      __builtin_memcpy(packed, v + c, sizeof(float) * kRows);
+    for (int r = 0; r < rest; ++r) packed[r] = v[full + r];
+  }
+}
+
+// Four lanes at a time, four columns at a time.
+template <class T, int W>
+__attribute__((noinline)) void pack_rows(const TransposeArgs& args) {
+  constexpr int kWidth = W * kLanes;
+  RowBuffer buffers[4];
+  for (int lane = 0; lane < kWidth; lane += 4) {
+    const float* rows[4];
+    for (int r = 0; r < 4; ++r) {
+      const void* row = args.from_rows[lane + r];
+      rows[r] = row != nullptr ? as_floats<T>(row, args.length, buffers[r]) : nullptr;
+    }
+    float* panel = args.panel + lane;
+    int c = 0;
+    for (; c + 4 <= args.length; c += 4) {
+      F4 x[4];
+      for (int r = 0; r < 4; ++r) x[r] = rows[r] != nullptr ? load4(rows[r] + c) : F4{};
+      transpose4(x);
+      for (int r = 0; r < 4; ++r) store4(panel + (c + r) * kWidth, x[r]);
+    }
+    for (; c < args.length; ++c)
+      for (int r = 0; r < 4; ++r) panel[c * kWidth + r] = rows[r] != nullptr ? rows[r][c] : 0.0f;
+  }
+}
+
+template <class T, int W>
+__attribute__((noinline)) void unpack_rows(const TransposeArgs& args) {
+  constexpr int kWidth = W * kLanes;
+  constexpr bool is_direct = sizeof(typename T::Raw) == sizeof(float);
+  RowBuffer buffers[4];
+  for (int lane = 0; lane < kWidth; lane += 4) {
+    float* rows[4];
+    for (int r = 0; r < 4; ++r) {
+      rows[r] = is_direct ? static_cast<float*>(args.to_rows[lane + r]) : buffers[r].at;
+    }
+    const float* panel = args.panel + lane;
+    const F4 factor = load4(args.factor + lane);
+    // A negative factor marks an empty row: 0 whatever was accumulated.
+    const auto is_empty = factor < F4{};
+    int c = 0;
+    for (; c + 4 <= args.length; c += 4) {
+      F4 x[4];
+      for (int r = 0; r < 4; ++r) x[r] = is_empty ? F4{} : load4(panel + (c + r) * kWidth) * factor;
+      transpose4(x);
+      for (int r = 0; r < 4; ++r)
+        if (rows[r] != nullptr) store4(rows[r] + c, x[r]);
+    }
+    for (; c < args.length; ++c)
+      for (int r = 0; r < 4; ++r)
+        if (rows[r] != nullptr) rows[r][c] = is_empty[r] ? 0.0f : panel[c * kWidth + r] * factor[r];
+    if constexpr (!is_direct) {
+      for (int r = 0; r < 4; ++r) {
+        void* to = args.to_rows[lane + r];
+        if (to != nullptr) encode_row<T>(rows[r], args.length, to);
+      }
+    }
+  }
+}
+
+// x * 0 is 0 for every finite x and NaN otherwise, and a NaN stays in a sum.
+template <class T>
+__attribute__((noinline)) bool has_nonfinite(const void* const* rows, int num_rows, int columns) {
+  RowBuffer buffer;
+  F sum = all(0.0f);
+  float rest = 0;
+  for (int j = 0; j < num_rows; ++j) {
+    const float* row = as_floats<T>(rows[j], columns, buffer);
+    int c = 0;
+    for (; c + kLanes <= columns; c += kLanes) sum = fma(load(row + c), all(0.0f), sum);
+    for (; c < columns; ++c) rest += row[c] * 0.0f;
+  }
+  float lanes[kLanes];
+  store(lanes, sum);
+  for (int lane = 0; lane < kLanes; ++lane) rest += lanes[lane];
+  return rest != 0.0f;  // 0 or NaN, which differs from everything
+}

@@ -1,0 +1,169 @@
+// The kernels for few queries give the bits of the general ones, in every format and on every
+// instruction set of this machine: which of them runs is a matter of speed alone.
+#include <gtest/gtest.h>
+
+#include <sirdar/tensor.hpp>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "cpu/dispatch.h"
+#include "shared/float_bits.h"
+
+namespace sirdar::cpu {
+namespace {
+
+constexpr size_t kPad = 64;
+
+// Rows of pseudo-random numbers in a format, each behind a gap of its own: no fixed stride.
+struct Rows {
+  std::vector<uint8_t> memory;
+  std::vector<const void*> at;
+
+  Rows(DType dtype, int count, int columns, uint32_t seed) {
+    const size_t bytes = static_cast<size_t>(size_bytes(dtype));
+    const size_t row = static_cast<size_t>(columns) * bytes;
+    memory.resize(static_cast<size_t>(count) * (row + 4 * bytes));
+    size_t to = 0;
+    for (int j = 0; j < count; ++j) {
+      at.push_back(memory.data() + to);
+      for (int c = 0; c < columns; ++c, to += bytes) {
+        seed = seed * 1664525u + 1013904223u;
+        put(dtype, memory.data() + to, static_cast<float>(seed >> 8) * 0x1p-23f - 1);
+      }
+      to += static_cast<size_t>(j % 4) * bytes;
+    }
+  }
+  static void put(DType dtype, uint8_t* to, float x) {
+    const uint16_t half = dtype == DType::bf16 ? float_to_bf16(x) : float_to_fp16(x);
+    if (dtype == DType::fp32) std::memcpy(to, &x, sizeof(x));
+    if (dtype == DType::bf16 || dtype == DType::fp16) std::memcpy(to, &half, sizeof(half));
+    if (dtype == DType::fp8_e4m3) *to = float_to_e4m3(x);
+  }
+};
+
+struct Sizes {
+  int num_keys, columns, num_lanes;
+};
+
+struct Fixture {
+  const MicroKernels& kernels;
+  DType dtype;
+  Sizes sizes;
+  int vectors = sizes.num_lanes <= kernels.lanes ? 1 : 2;
+  int width = vectors * kernels.lanes;
+  size_t format = static_cast<size_t>(dtype);
+  Rows rows{dtype, sizes.num_keys, sizes.columns, 7};
+  std::vector<float> scratch = std::vector<float>(size_t{64} * 1024 + kPad);
+
+  std::vector<float> lanes(int count, uint32_t seed) const {
+    std::vector<float> x(static_cast<size_t>(count * width));
+    for (size_t n = 0; n < x.size(); ++n) {
+      seed = seed * 1664525u + 1013904223u;
+      const bool is_used = static_cast<int>(n) % width < sizes.num_lanes;
+      x[n] = is_used ? static_cast<float>(seed >> 8) * 0x1p-23f - 1 : 0;
+    }
+    return x;
+  }
+};
+
+void expect_same_scores(Fixture& f) {
+  const int rows = f.kernels.rows, keys = f.sizes.num_keys, head_dim = f.sizes.columns;
+  const std::vector<float> q = f.lanes(head_dim, 3);
+  const std::vector<float> max_in(static_cast<size_t>(f.width),
+                                  -std::numeric_limits<float>::infinity());
+  std::vector<float> packed(static_cast<size_t>((keys + rows) * head_dim));
+  std::vector<float> wide(static_cast<size_t>(keys * f.width)), narrow(wide.size());
+  std::vector<float> wide_max(max_in.size()), narrow_max(max_in.size());
+  f.kernels.pack_k[f.format]({f.rows.at.data(), packed.data(), keys, head_dim});
+  f.kernels.qk[f.vectors - 1]({.k = packed.data(),
+                               .block_stride = rows * head_dim,
+                               .row_stride = 1,
+                               .column_stride = rows,
+                               .q = q.data(),
+                               .scores = wide.data(),
+                               .max_in = max_in.data(),
+                               .max_out = wide_max.data(),
+                               .scale = 0.3f,
+                               .num_keys = keys,
+                               .head_dim = head_dim});
+  f.kernels.narrow_qk[f.format]({.k_rows = f.rows.at.data(),
+                                 .q = q.data(),
+                                 .scores = narrow.data(),
+                                 .max_in = max_in.data(),
+                                 .max_out = narrow_max.data(),
+                                 .transposed = f.scratch.data(),
+                                 .scale = 0.3f,
+                                 .num_keys = keys,
+                                 .head_dim = head_dim,
+                                 .num_lanes = f.sizes.num_lanes,
+                                 .width = f.width});
+  EXPECT_EQ(wide, narrow);
+  for (int lane = 0; lane < f.sizes.num_lanes; ++lane) {
+    EXPECT_EQ(wide_max[static_cast<size_t>(lane)], narrow_max[static_cast<size_t>(lane)]) << lane;
+  }
+}
+
+void expect_same_values(Fixture& f, bool is_first) {
+  const int rows = f.kernels.rows, keys = f.sizes.num_keys, columns = f.sizes.columns;
+  const int blocks = (columns + rows - 1) / rows;
+  const std::vector<float> p = f.lanes(keys, 11), alpha = f.lanes(1, 5);
+  std::vector<float> packed(static_cast<size_t>(keys * rows * blocks));
+  std::vector<float> wide = f.lanes(columns, 13), narrow = wide;
+  f.kernels.pack_v[f.format]({f.rows.at.data(), packed.data(), keys * rows, keys, columns});
+  f.kernels.pv[f.vectors - 1]({.v = packed.data(),
+                               .row_stride = rows,
+                               .block_stride = keys * rows,
+                               .p = p.data(),
+                               .alpha = alpha.data(),
+                               .out = wide.data(),
+                               .is_first = is_first,
+                               .num_keys = keys,
+                               .head_dim_v = columns});
+  f.kernels.narrow_pv[f.format]({.v_rows = f.rows.at.data(),
+                                 .p = p.data(),
+                                 .alpha = alpha.data(),
+                                 .out = narrow.data(),
+                                 .acc = f.scratch.data(),
+                                 .values = f.scratch.data() + size_t{32} * 1024,
+                                 .is_first = is_first,
+                                 .num_keys = keys,
+                                 .head_dim_v = columns,
+                                 .num_lanes = f.sizes.num_lanes,
+                                 .width = f.width});
+  for (int c = 0; c < columns; ++c) {
+    for (int lane = 0; lane < f.sizes.num_lanes; ++lane) {
+      const size_t at = static_cast<size_t>(c * f.width + lane);
+      ASSERT_EQ(wide[at], narrow[at]) << "column " << c << " lane " << lane;
+    }
+  }
+}
+
+TEST(CpuNarrow, GivesTheBitsOfTheGeneralKernels) {
+  const Sizes sizes[] = {{1, 1, 1},  {17, 16, 1},  {40, 33, 2},  {64, 64, 3},  {31, 80, 4},
+                         {50, 7, 7}, {33, 128, 8}, {96, 72, 11}, {24, 512, 16}};
+  const Device host = Device::host();
+  for (const char* isa : {"scalar", "avx2", "avx512"}) {
+    const Result<Isa> usable = choose_isa(host, isa);
+    if (!usable.ok()) continue;
+    for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16, DType::fp8_e4m3}) {
+      for (const Sizes& one : sizes) {
+        const MicroKernels& kernels = kernels_for(usable.value());
+        if (one.num_lanes > 2 * kernels.lanes) continue;
+        SCOPED_TRACE(std::string(isa) + " " + std::string(name_of(dtype)) + " keys " +
+                     std::to_string(one.num_keys) + " columns " + std::to_string(one.columns) +
+                     " lanes " + std::to_string(one.num_lanes));
+        Fixture fixture{kernels, dtype, one};
+        expect_same_scores(fixture);
+        expect_same_values(fixture, true);
+        expect_same_values(fixture, false);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sirdar::cpu
