@@ -196,8 +196,8 @@ typedef struct sirdar_plan sirdar_plan;
 /* "major.minor.patch". */
 SIRDAR_API const char* sirdar_version(void);
 
-/* "invalid_argument"; "unknown" for a number that is no status. */
-SIRDAR_API const char* sirdar_status_name(sirdar_status status);
+/* "invalid_argument"; "unknown" for a number that is no status (any int may be asked about). */
+SIRDAR_API const char* sirdar_status_name(int status);
 
 /* One sentence about the last call of this thread that failed, "" before one has; valid until this
  * thread's next call that fails. */

@@ -94,10 +94,9 @@ using sirdar::Status;
 
 const char* sirdar_version(void) { return SIRDAR_VERSION; }
 
-const char* sirdar_status_name(sirdar_status status) {
-  const int value = static_cast<int>(status);
-  if (value < 0 || value > 255) return "unknown";
-  return sirdar::name_of(static_cast<sirdar::StatusCode>(value)).data();
+const char* sirdar_status_name(int status) {
+  if (status < 0 || status > 255) return "unknown";
+  return sirdar::name_of(static_cast<sirdar::StatusCode>(status)).data();
 }
 
 const char* sirdar_status_message(void) {

@@ -27,7 +27,9 @@ typedef struct newer_problem {
 
 static void test_names(void) {
   CHECK(strcmp(sirdar_status_name(SIRDAR_STATUS_invalid_argument), "invalid_argument") == 0);
-  CHECK(strcmp(sirdar_status_name((sirdar_status)99), "unknown") == 0);
+  CHECK(strcmp(sirdar_status_name(99), "unknown") == 0);
+  CHECK(strcmp(sirdar_status_name(-1), "unknown") == 0);
+  CHECK(strcmp(sirdar_status_name(1 << 30), "unknown") == 0);
   CHECK(strchr(sirdar_version(), '.') != NULL);
   CHECK(strcmp(sirdar_status_message(), "") == 0);
 }
