@@ -43,6 +43,8 @@ inline void narrow_scores(const NarrowQkArgs& args, int lane, F* scores, F* row_
   const float* k = args.transposed;
   const int chain = chain_of(args.head_dim);
   F acc[count];
+#pragma GCC unroll 8
+  for (int n = 0; n < count; ++n) acc[n] = all(0.0f);
   for (int begin = 0; begin < args.head_dim; begin += chain) {
     const int end = begin + chain < args.head_dim ? begin + chain : args.head_dim;
     F part[count];
@@ -163,9 +165,15 @@ __attribute__((noinline)) void narrow_pv(const NarrowPvArgs& args) {
   }
   for (int lane = 0; lane < args.num_lanes; ++lane) {
     const float* acc = args.acc + lane * columns;
-    for (int c = 0; c < args.head_dim_v; ++c) {
-      float& out = args.out[c * args.width + lane];
-      out = args.is_first ? acc[c] : __builtin_fmaf(args.alpha[lane], out, acc[c]);
+    for (int c = 0; c < args.head_dim_v; c += kLanes) {
+      const int count = args.head_dim_v - c < kLanes ? args.head_dim_v - c : kLanes;
+      float* out = args.out + c * args.width + lane;
+      float total[kLanes] = {};
+      if (!args.is_first)
+        for (int i = 0; i < count; ++i) total[i] = out[i * args.width];
+      const F sum = load(acc + c);
+      store(total, args.is_first ? sum : fma(all(args.alpha[lane]), load(total), sum));
+      for (int i = 0; i < count; ++i) out[i * args.width] = total[i];
     }
   }
 }
