@@ -6,5 +6,6 @@
 namespace sirdar::cpu {
 
 extern const Implementation kCpuForward;
+extern const Implementation kCpuBackward;
 
 }  // namespace sirdar::cpu

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "cpu/microkernel_backward.h"
+
 namespace sirdar::cpu {
 namespace {
 
@@ -48,6 +50,15 @@ const MicroKernels& kernels_for(Isa isa) {
 #endif
   static_cast<void>(isa);
   return kScalarKernels;
+}
+
+const BackwardKernels& backward_kernels_for(Isa isa) {
+#if defined(__x86_64__)
+  if (isa == Isa::avx512) return kAvx512Backward;
+  if (isa == Isa::avx2) return kAvx2Backward;
+#endif
+  static_cast<void>(isa);
+  return kScalarBackward;
 }
 
 }  // namespace sirdar::cpu

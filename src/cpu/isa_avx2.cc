@@ -1,6 +1,6 @@
 // Micro-kernels for AVX2 with FMA, in a target region: the rest of the library stays at the
 // baseline.
-#include "cpu/microkernel.h"
+#include "cpu/microkernel_backward.h"
 
 #if defined(__x86_64__)
 
@@ -20,6 +20,8 @@ namespace {
 
 #include "cpu/kernels.inl"
 
+#include "cpu/backward_kernels.inl"
+
 }  // namespace
 }  // namespace sirdar::cpu
 
@@ -32,6 +34,7 @@ namespace {
 namespace sirdar::cpu {
 
 constinit const MicroKernels kAvx2Kernels = make_table(Isa::avx2);
+constinit const BackwardKernels kAvx2Backward = make_backward_table();
 
 }  // namespace sirdar::cpu
 

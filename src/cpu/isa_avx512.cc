@@ -1,5 +1,5 @@
 // Micro-kernels for AVX-512, in a target region: the rest of the library stays at the baseline.
-#include "cpu/microkernel.h"
+#include "cpu/microkernel_backward.h"
 
 #if defined(__x86_64__)
 
@@ -24,6 +24,8 @@ namespace {
 
 #include "cpu/kernels.inl"
 
+#include "cpu/backward_kernels.inl"
+
 }  // namespace
 }  // namespace sirdar::cpu
 
@@ -36,6 +38,7 @@ namespace {
 namespace sirdar::cpu {
 
 constinit const MicroKernels kAvx512Kernels = make_table(Isa::avx512);
+constinit const BackwardKernels kAvx512Backward = make_backward_table();
 
 }  // namespace sirdar::cpu
 

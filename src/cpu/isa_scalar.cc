@@ -1,5 +1,5 @@
 // Micro-kernels for the baseline the library is compiled for.
-#include "cpu/microkernel.h"
+#include "cpu/microkernel_backward.h"
 
 namespace sirdar::cpu {
 namespace {
@@ -8,8 +8,11 @@ namespace {
 
 #include "cpu/kernels.inl"
 
+#include "cpu/backward_kernels.inl"
+
 }  // namespace
 
 constinit const MicroKernels kScalarKernels = make_table(Isa::scalar);
+constinit const BackwardKernels kScalarBackward = make_backward_table();
 
 }  // namespace sirdar::cpu

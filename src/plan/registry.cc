@@ -9,6 +9,7 @@ extern const Implementation kReference;
 std::span<const Implementation* const> implementations() {
   static const Implementation* const kAll[] = {
       &cpu::kCpuForward,
+      &cpu::kCpuBackward,
       &kReference,
   };
   return kAll;

@@ -1,0 +1,112 @@
+// One backward call: the problem, the caller's memory as plain structs, and the working memory.
+#pragma once
+
+#include <sirdar/plan.hpp>
+
+#include "cpu/backward_config.h"
+#include "cpu/forward_call.h"
+#include "cpu/microkernel_backward.h"
+#include "cpu/scratch.h"
+
+namespace sirdar::cpu {
+
+// Sizes of everything in panels (microkernel_backward.h). Strides between panels are a cache line
+// longer than a panel, or all panels of a row would start in the same set of the cache.
+struct BackwardShape {
+  int width = 0, block_m = 0, block_n = 0, range_n = 0;
+  int head_dim = 0, head_dim_v = 0;
+  bool has_softcap = false, needs_dbias = false;
+  TileShape terms;  // of the part of the forward's scratch that logit terms use
+
+  int num_panels() const { return block_m / width; }
+  int panels_of(int columns) const { return (columns + width - 1) / width; }
+  int64_t key_stride() const { return int64_t{range_n} * width + 16; }
+  int64_t query_stride() const { return int64_t{block_m} * width + 16; }
+  int64_t score_stride() const { return int64_t{block_n} * width + 16; }
+};
+
+// The working memory of a slot.
+struct BackwardScratch {
+  Scratch terms;  // lanes, masks and bias, as the forward keeps them; no panels of rows
+  // Of a key range: [column panel][row][width].
+  float *k, *v, *dk, *dv;
+  int32_t* k_is_finite;  // [blocks of the range]
+  // Of a query tile. Transposed: [query panel][column][width], else [column panel][row][width].
+  float *q_transposed, *dout_transposed, *q, *dout, *dq;
+  const float** dout_rows;  // [block_m]
+  float *base, *weight, *delta;  // [block_m]
+  // Of a tile and a block: [query panel][key][width].
+  float *weights, *gradients;
+  float *slope, *dlogit;  // [key][width], of one query panel
+
+  BackwardScratch(Carver& carver, const BackwardShape& shape) : terms(carver, shape.terms) {
+    const int64_t d = shape.panels_of(shape.head_dim), dv_panels = shape.panels_of(shape.head_dim_v);
+    const int64_t block = int64_t{shape.block_n} * shape.width;
+    k = carver.take<float>(d * shape.key_stride());
+    v = carver.take<float>(dv_panels * shape.key_stride());
+    dk = carver.take<float>(d * shape.key_stride());
+    dv = carver.take<float>(dv_panels * shape.key_stride());
+    k_is_finite = carver.take<int32_t>(shape.range_n / shape.block_n);
+    q_transposed = carver.take<float>(int64_t{shape.block_m} * shape.head_dim);
+    dout_transposed = carver.take<float>(int64_t{shape.block_m} * shape.head_dim_v);
+    q = carver.take<float>(d * shape.query_stride());
+    dout = carver.take<float>(dv_panels * shape.query_stride());
+    dq = carver.take<float>(d * shape.query_stride());
+    dout_rows = carver.take<const float*>(shape.block_m);
+    base = carver.take<float>(shape.block_m);
+    weight = carver.take<float>(shape.block_m);
+    delta = carver.take<float>(shape.block_m);
+    weights = carver.take<float>(shape.num_panels() * shape.score_stride());
+    gradients = carver.take<float>(shape.num_panels() * shape.score_stride());
+    slope = carver.take<float>(shape.has_softcap ? block : 0);
+    dlogit = carver.take<float>(shape.needs_dbias ? block : 0);
+  }
+};
+
+// What the backward pass knows of each query row before it meets a key: a weight is
+// weight * exp(logit - base). Rows that take no part have base = +inf.
+struct RowStates {
+  float *base = nullptr, *weight = nullptr, *delta = nullptr;  // [num_heads_q][rows]
+  double* dsink = nullptr;  // [batch][num_heads_q][tile]: each tile's part
+  int64_t rows = 0;         // of all sequences together
+
+  // Where row i of sequence b lies.
+  int64_t at(const Problem& problem, int64_t b, const Sequence& q, int64_t h, int64_t i) const {
+    const bool is_ragged = problem.layout_q == Layout::ragged;
+    return h * rows + (is_ragged ? q.begin : b * problem.seqlen_q) + i;
+  }
+};
+
+// dbias as it is added to; strides are 0 along axes that are summed over. A bias broadcast along
+// queries and keys is summed per key first, in working memory.
+struct BiasGradient {
+  float* data = nullptr;
+  int64_t stride_batch = 0, stride_head = 0, stride_query = 0, stride_key = 0;
+};
+
+BackwardShape backward_shape(const Problem& problem, const BackwardConfig& config);
+
+struct BackwardCall {
+  const Problem& problem;
+  const BackwardConfig& config;
+  const Args& args;
+  const MicroKernels& kernels;
+  const BackwardKernels& backward;
+  BackwardShape shape;
+  ForwardConfig forward_config;
+  ForwardCall forward;  // what logit terms are read through
+  RowMap out, dout, dq, dk, dv, lse, dlse;
+  RowStates rows;
+  BiasGradient dbias;
+
+  BackwardCall(const Problem& problem, const BackwardConfig& config, const Args& args);
+  int64_t query_tiles() const { return (problem.seqlen_q + shape.block_m - 1) / shape.block_m; }
+};
+
+template <class T>
+T* row_of(const TensorView& view, const RowMap& map, int64_t b, const Sequence& sequence,
+          int64_t row, int64_t head) {
+  return static_cast<T*>(view.data) + map.offset(b, sequence, row, head);
+}
+
+}  // namespace sirdar::cpu

@@ -1,0 +1,358 @@
+#include "cpu/backward_item.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace sirdar::cpu {
+namespace {
+
+// As WeightArgs marks a masked pair.
+bool is_masked(float weight) { return std::bit_cast<uint32_t>(weight) == 0x80000000u; }
+
+// row[c] += factor * from[c], where row lies in panels.
+void add_row(float* panels, int64_t panel_stride, int width, const float* from, int columns,
+             float factor) {
+  for (int c = 0; c < columns; ++c)
+    panels[c / width * panel_stride + c % width] += factor * from[c];
+}
+
+}  // namespace
+
+BackwardItem::BackwardItem(const BackwardCall& call, BackwardScratch& scratch, int64_t b,
+                           int64_t head_kv)
+    : call_(call), scratch_(scratch), tile_(call, scratch, b), b_(b), head_kv_(head_kv) {}
+
+void BackwardItem::run(Range queries, Range keys) {
+  queries.end = min_of(queries.end, tile_.queries().length);
+  keys.end = min_of(keys.end, tile_.keys().length);
+  if (queries.empty() || keys.empty()) return;
+  const Range seen = key_range(tile_.mask(), queries);
+  const int64_t block_n = call_.shape.block_n;
+  keys_.begin = max_of(seen.begin, keys.begin) / block_n * block_n;
+  keys_.end = min_of((seen.end + block_n - 1) / block_n * block_n, keys.end);
+  if (keys_.empty()) return;
+  load_keys();
+  const int64_t group = call_.problem.group_size();
+  for (int64_t first = queries.begin; first < queries.end; first += call_.shape.block_m) {
+    for (int64_t g = 0; g < group; ++g) run_tile(head_kv_ * group + g, first);
+  }
+  store_keys();
+}
+
+void BackwardItem::load_keys() {
+  const BackwardShape& shape = call_.shape;
+  const Sequence& k = tile_.keys();
+  const auto load = [&](const TensorView& view, const RowMap& map, int columns, float* to) {
+    call_.backward.load_rows(
+        {.from = row_of<const float>(view, map, b_, k, keys_.begin, head_kv_),
+         .to = to,
+         .row_stride = map.stride_row,
+         .panel_stride = shape.key_stride(),
+         .num_rows = static_cast<int>(keys_.size()),
+         .columns = columns});
+  };
+  load(call_.args.k, call_.forward.k, shape.head_dim, scratch_.k);
+  load(call_.args.v, call_.forward.v, shape.head_dim_v, scratch_.v);
+  load(call_.args.dk, call_.dk, shape.head_dim, scratch_.dk);
+  load(call_.args.dv, call_.dv, shape.head_dim_v, scratch_.dv);
+  for (int64_t key = keys_.begin; key < keys_.end; key += shape.block_n) {
+    const int64_t count = min_of(shape.block_n, keys_.end - key);
+    scratch_.k_is_finite[(key - keys_.begin) / shape.block_n] = !call_.kernels.has_nonfinite(
+        k_row(key), call_.forward.k.stride_row, static_cast<int>(count), shape.head_dim);
+  }
+}
+
+void BackwardItem::store_keys() {
+  const auto store = [&](const TensorView& view, const RowMap& map, int columns,
+                         const float* from) {
+    call_.backward.store_rows({.from = from,
+                               .to = row_of<float>(view, map, b_, tile_.keys(), keys_.begin,
+                                                   head_kv_),
+                               .row_stride = map.stride_row,
+                               .panel_stride = call_.shape.key_stride(),
+                               .num_rows = static_cast<int>(keys_.size()),
+                               .columns = columns});
+  };
+  store(call_.args.dk, call_.dk, call_.shape.head_dim, scratch_.dk);
+  store(call_.args.dv, call_.dv, call_.shape.head_dim_v, scratch_.dv);
+}
+
+void BackwardItem::run_tile(int64_t h, int64_t first) {
+  const int64_t rows = min_of(call_.shape.block_m, tile_.queries().length - first);
+  Range seen = key_range(tile_.mask(), Range{first, first + rows});
+  seen = {max_of(seen.begin, keys_.begin), min_of(seen.end, keys_.end)};
+  if (seen.empty()) return;
+  tile_.start(h, first, &call_.rows);
+  load_tile();
+  const int64_t block_n = call_.shape.block_n;
+  const int64_t first_block = (seen.begin - keys_.begin) / block_n;
+  for (int64_t n = (seen.end - 1 - keys_.begin) / block_n; n >= first_block; --n) {
+    Block block;
+    block.row = n * block_n;
+    block.keys = {keys_.begin + block.row, min_of(keys_.begin + block.row + block_n, keys_.end)};
+    block.is_finite = scratch_.k_is_finite[n] != 0;
+    run_block(block);
+  }
+  store_tile();
+}
+
+void BackwardItem::load_tile() {
+  const BackwardShape& shape = call_.shape;
+  const Sequence& q = tile_.queries();
+  const int num_rows = tile_.num_rows();
+  const auto load = [&](const TensorView& view, const RowMap& map, int columns, float* to) {
+    call_.backward.load_rows(
+        {.from = row_of<const float>(view, map, b_, q, tile_.first(), tile_.head()),
+         .to = to,
+         .row_stride = map.stride_row,
+         .panel_stride = shape.query_stride(),
+         .num_rows = num_rows,
+         .columns = columns});
+    const int missing = tile_.num_panels() * shape.width - num_rows;
+    for (int n = 0; n < shape.panels_of(columns); ++n) {
+      std::fill_n(to + n * shape.query_stride() + int64_t{num_rows} * shape.width,
+                  missing * shape.width, 0.0f);
+    }
+  };
+  load(call_.args.q, call_.forward.q, shape.head_dim, scratch_.q);
+  load(call_.args.dout, call_.dout, shape.head_dim_v, scratch_.dout);
+  load(call_.args.dq, call_.dq, shape.head_dim, scratch_.dq);
+  for (int lane = 0; lane < tile_.num_panels() * shape.width; ++lane) {
+    scratch_.dout_rows[lane] = nullptr;
+    if (lane >= num_rows) continue;
+    scratch_.dout_rows[lane] = row_of<const float>(call_.args.dout, call_.dout, b_, q,
+                                                   tile_.first() + lane, tile_.head());
+  }
+  for (int p = 0; p < tile_.num_panels(); ++p) {
+    const int64_t lane = int64_t{p} * shape.width;
+    call_.kernels.pack[kMaxVectors - 1](
+        {.from_rows = scratch_.dout_rows + lane,
+         .panel = scratch_.dout_transposed + lane * shape.head_dim_v,
+         .length = shape.head_dim_v});
+  }
+  tile_is_finite_ = !call_.kernels.has_nonfinite(scratch_.terms.from_rows[0],
+                                                 call_.forward.q.stride_row, num_rows,
+                                                 shape.head_dim) &&
+                    !call_.kernels.has_nonfinite(scratch_.dout_rows[0], call_.dout.stride_row,
+                                                 num_rows, shape.head_dim_v);
+}
+
+void BackwardItem::store_tile() {
+  call_.backward.store_rows({.from = scratch_.dq,
+                             .to = row_of<float>(call_.args.dq, call_.dq, b_, tile_.queries(),
+                                                 tile_.first(), tile_.head()),
+                             .row_stride = call_.dq.stride_row,
+                             .panel_stride = call_.shape.query_stride(),
+                             .num_rows = tile_.num_rows(),
+                             .columns = call_.shape.head_dim});
+}
+
+void BackwardItem::run_block(const Block& block) {
+  tile_.start_block(block.keys);
+  bool is_whole = true, has_part = false, has_any = false;
+  for (int p = 0; p < tile_.num_panels(); ++p) {
+    const BackwardTile::Panel panel = tile_.panel(p);
+    const BackwardTile::Part part = tile_.part(panel);
+    is_whole &= part.cover != Cover::none && part.keys.size() == block.keys.size();
+    has_part |= part.cover == Cover::part;
+    has_any |= part.cover != Cover::none;
+    if (part.cover != Cover::none) run_panel(panel, part, block);
+  }
+  if (!has_any) return;
+  const bool add_apart = has_part && !tile_is_finite_;
+  if (add_apart) clear_rows_of_tile(true);
+  if (is_whole) {
+    add_dkv(block.row, static_cast<int>(block.keys.size()), 0, tile_.num_panels());
+  } else {
+    add_dkv(block);
+  }
+  if (!add_apart) return;
+  clear_rows_of_tile(false);
+  add_visible_rows(block);
+}
+
+void BackwardItem::run_panel(const BackwardTile::Panel& panel, const BackwardTile::Part& part,
+                             const Block& block) {
+  make_weights(panel, part, block);
+  const BackwardShape& shape = call_.shape;
+  const int64_t key = part.keys.begin - block.keys.begin, lane = panel.first_lane;
+  call_.backward.gradient(
+      {.product = {.a = scratch_.v + (block.row + key) * shape.width,
+                   .a_stride = shape.key_stride(),
+                   .b = scratch_.dout_transposed + lane * shape.head_dim_v,
+                   .c = gradients(panel.index, key),
+                   .num_rows = static_cast<int>(part.keys.size()),
+                   .depth = shape.head_dim_v,
+                   .scale = call_.forward.scale},
+       .p = weights(panel.index, key),
+       .delta = scratch_.delta + lane,
+       .slope = shape.has_softcap ? scratch_.slope : nullptr,
+       .dlogit = shape.needs_dbias ? scratch_.dlogit : nullptr,
+       .has_masks = part.cover == Cover::part});
+  if (shape.needs_dbias) add_dbias(panel, part);
+  const bool add_apart = part.cover == Cover::part && !block.is_finite;
+  if (add_apart) clear_keys(block, true);
+  add_dq(panel, part, block);
+  if (!add_apart) return;
+  clear_keys(block, false);
+  add_visible_keys(panel, part, block);
+}
+
+void BackwardItem::make_weights(const BackwardTile::Panel& panel, const BackwardTile::Part& part,
+                                const Block& block) {
+  const int64_t key = part.keys.begin - block.keys.begin;
+  float* scores = weights(panel.index, key);
+  tile_.logits(panel, part, scratch_.k + (block.row + key) * call_.shape.width, scores);
+  WeightArgs args{.scores = scores,
+                  .base = scratch_.base + panel.first_lane,
+                  .weight = scratch_.weight + panel.first_lane,
+                  .num_keys = static_cast<int>(part.keys.size())};
+  if (part.cover == Cover::part) {
+    const BackwardTile::Masks masks = tile_.masks(panel, part);
+    args.has_masks = true;
+    args.lo = masks.lo;
+    args.hi = masks.hi;
+    args.bias = masks.bias;
+    args.document_q = masks.document_q;
+    args.document_k = masks.document_k;
+  }
+  call_.backward.weights(args);
+}
+
+void BackwardItem::add_dbias(const BackwardTile::Panel& panel,
+                             const BackwardTile::Part& part) const {
+  const BiasGradient& dbias = call_.dbias;
+  float* at = dbias.data + b_ * dbias.stride_batch + tile_.head() * dbias.stride_head +
+              panel.rows.begin * dbias.stride_query + part.keys.begin * dbias.stride_key;
+  const float* dlogit = scratch_.dlogit;
+  for (int64_t j = 0; j < part.keys.size(); ++j, dlogit += call_.shape.width) {
+    for (int lane = 0; lane < panel.num_lanes; ++lane)
+      at[lane * dbias.stride_query + j * dbias.stride_key] += dlogit[lane];
+  }
+}
+
+void BackwardItem::add_dq(const BackwardTile::Panel& panel, const BackwardTile::Part& part,
+                          const Block& block) {
+  const BackwardShape& shape = call_.shape;
+  const int64_t key = part.keys.begin - block.keys.begin, lane = panel.first_lane;
+  ProductArgs args{.a = gradients(panel.index, key),
+                   .num_rows = panel.num_lanes,
+                   .depth = static_cast<int>(part.keys.size())};
+  for (int n = 0; n < shape.panels_of(shape.head_dim); ++n) {
+    args.b = scratch_.k + n * shape.key_stride() + (block.row + key) * shape.width;
+    args.c = scratch_.dq + n * shape.query_stride() + lane * shape.width;
+    const bool is_narrow = shape.head_dim - n * shape.width <= call_.kernels.lanes;
+    call_.backward.accumulate_transposed[is_narrow ? 0 : 1](args);
+  }
+}
+
+void BackwardItem::add_dkv(const Block& block) {
+  const int64_t width = call_.shape.width;
+  for (int64_t key = block.keys.begin; key < block.keys.end; key += width)
+    add_stripe(block, {key, min_of(key + width, block.keys.end)});
+}
+
+// The panels that see any of a few keys; those between them that do not weigh nothing.
+void BackwardItem::add_stripe(const Block& block, Range keys) {
+  const int64_t at = keys.begin - block.keys.begin;
+  const auto has = [&](int p) {
+    const Range seen = tile_.part(tile_.panel(p)).keys;
+    return !seen.empty() && seen.begin <= keys.begin && keys.begin < seen.end;
+  };
+  int begin = 0, end = tile_.num_panels();
+  while (begin < end && !has(begin)) ++begin;
+  while (begin < end && !has(end - 1)) --end;
+  if (begin == end) return;
+  for (int p = begin + 1; p < end - 1; ++p) {
+    if (has(p)) continue;
+    std::fill_n(weights(p, at), keys.size() * call_.shape.width, 0.0f);
+    std::fill_n(gradients(p, at), keys.size() * call_.shape.width, 0.0f);
+  }
+  add_dkv(block.row + at, static_cast<int>(keys.size()), begin, end);
+}
+
+void BackwardItem::add_dkv(int64_t row, int num_keys, int first_panel, int end_panel) {
+  const BackwardShape& shape = call_.shape;
+  const int64_t key = row % shape.block_n, lane = int64_t{first_panel} * shape.width;
+  const auto add = [&](const float* a, const float* b, float* c, int columns) {
+    for (int n = 0; n < shape.panels_of(columns); ++n) {
+      const bool is_narrow = columns - n * shape.width <= call_.kernels.lanes;
+      call_.backward.accumulate[is_narrow ? 0 : 1](
+          {.a = a,
+           .a_stride = shape.score_stride(),
+           .b = b + n * shape.query_stride() + lane * shape.width,
+           .c = c + n * shape.key_stride() + row * shape.width,
+           .num_rows = num_keys,
+           .depth = (end_panel - first_panel) * shape.width});
+    }
+  };
+  add(weights(first_panel, key), scratch_.dout, scratch_.dv, shape.head_dim_v);
+  add(gradients(first_panel, key), scratch_.q, scratch_.dk, shape.head_dim);
+}
+
+void BackwardItem::clear_rows_of_tile(bool clear) {
+  const BackwardShape& shape = call_.shape;
+  const auto set = [&](const float* from, float* panels, int columns, int lane) {
+    for (int c = 0; c < columns; ++c) {
+      panels[c / shape.width * shape.query_stride() + lane * shape.width + c % shape.width] =
+          clear ? 0 : from[c];
+    }
+  };
+  for (int lane = 0; lane < tile_.num_rows(); ++lane) {
+    const float *q = scratch_.terms.from_rows[lane], *dout = scratch_.dout_rows[lane];
+    if (!is_finite_row(q, shape.head_dim)) set(q, scratch_.q, shape.head_dim, lane);
+    if (!is_finite_row(dout, shape.head_dim_v)) set(dout, scratch_.dout, shape.head_dim_v, lane);
+  }
+}
+
+void BackwardItem::clear_keys(const Block& block, bool clear) {
+  const BackwardShape& shape = call_.shape;
+  for (int64_t n = 0; n < block.keys.size(); ++n) {
+    const float* from = k_row(block.keys.begin + n);
+    if (is_finite_row(from, shape.head_dim)) continue;
+    float* row = scratch_.k + (block.row + n) * shape.width;
+    for (int c = 0; c < shape.head_dim; ++c)
+      row[c / shape.width * shape.key_stride() + c % shape.width] = clear ? 0 : from[c];
+  }
+}
+
+void BackwardItem::add_visible_rows(const Block& block) {
+  const BackwardShape& shape = call_.shape;
+  for (int lane = 0; lane < tile_.num_rows(); ++lane) {
+    const float *q = scratch_.terms.from_rows[lane], *dout = scratch_.dout_rows[lane];
+    const bool add_q = !is_finite_row(q, shape.head_dim);
+    const bool add_dout = !is_finite_row(dout, shape.head_dim_v);
+    if (!add_q && !add_dout) continue;
+    const int p = lane / shape.width, in_panel = lane % shape.width;
+    const Range seen = tile_.part(tile_.panel(p)).keys;
+    for (int64_t key = seen.begin; key < seen.end; ++key) {
+      const int64_t n = key - block.keys.begin, row = (block.row + n) * shape.width;
+      const float weight = weights(p, n)[in_panel];
+      if (is_masked(weight)) continue;
+      if (add_dout) {
+        add_row(scratch_.dv + row, shape.key_stride(), shape.width, dout, shape.head_dim_v, weight);
+      }
+      if (add_q) {
+        add_row(scratch_.dk + row, shape.key_stride(), shape.width, q, shape.head_dim,
+                gradients(p, n)[in_panel]);
+      }
+    }
+  }
+}
+
+void BackwardItem::add_visible_keys(const BackwardTile::Panel& panel,
+                                    const BackwardTile::Part& part, const Block& block) {
+  const BackwardShape& shape = call_.shape;
+  for (int64_t key = part.keys.begin; key < part.keys.end; ++key) {
+    const float* k = k_row(key);
+    if (is_finite_row(k, shape.head_dim)) continue;
+    const int64_t n = key - block.keys.begin;
+    for (int lane = 0; lane < panel.num_lanes; ++lane) {
+      if (is_masked(weights(panel.index, n)[lane])) continue;
+      add_row(scratch_.dq + int64_t{panel.first_lane + lane} * shape.width, shape.query_stride(),
+              shape.width, k, shape.head_dim, gradients(panel.index, n)[lane]);
+    }
+  }
+}
+
+}  // namespace sirdar::cpu

@@ -1,0 +1,74 @@
+// One item of the backward pass: a range of keys of one K/V head against a range of its queries.
+// Adds to dk and dv of these keys and to dq of these queries, in the caller's memory.
+//
+// The sums of dk and dv run over query tiles in ascending order, within a tile over the query heads
+// of the group; those of dq over key blocks in descending order. As long as items run in an order
+// that respects both, the bits do not depend on how the ranges are cut.
+#pragma once
+
+#include "cpu/backward_tile.h"
+
+namespace sirdar::cpu {
+
+class BackwardItem {
+ public:
+  BackwardItem(const BackwardCall& call, BackwardScratch& scratch, int64_t b, int64_t head_kv);
+
+  void run(Range queries, Range keys);
+
+ private:
+  struct Block {
+    Range keys;
+    int64_t row = 0;        // of its first key in the panels of the key range
+    bool is_finite = true;  // K
+  };
+
+  void load_keys();
+  void store_keys();
+  void run_tile(int64_t h, int64_t first);
+  void load_tile();
+  void store_tile();
+  void run_block(const Block& block);
+  // Weights, dS and dq of one panel.
+  void run_panel(const BackwardTile::Panel& panel, const BackwardTile::Part& part,
+                 const Block& block);
+  void make_weights(const BackwardTile::Panel& panel, const BackwardTile::Part& part,
+                    const Block& block);
+  void add_dbias(const BackwardTile::Panel& panel, const BackwardTile::Part& part) const;
+  void add_dq(const BackwardTile::Panel& panel, const BackwardTile::Part& part,
+              const Block& block);
+  // dk and dv of the keys of a block.
+  void add_dkv(const Block& block);
+  void add_dkv(int64_t row, int num_keys, int first_panel, int end_panel);
+  void add_stripe(const Block& block, Range keys);
+
+  // A weight of 0 times a NaN or infinity would be a NaN: where pairs are masked, such rows of an
+  // operand are made zeros and then added pair by pair.
+  void clear_rows_of_tile(bool clear);
+  void clear_keys(const Block& block, bool clear);
+  void add_visible_rows(const Block& block);
+  void add_visible_keys(const BackwardTile::Panel& panel, const BackwardTile::Part& part,
+                        const Block& block);
+  bool is_finite_row(const float* row, int columns) const {
+    return !call_.kernels.has_nonfinite(row, columns, 1, columns);
+  }
+
+  const float* k_row(int64_t key) const {
+    return row_of<const float>(call_.args.k, call_.forward.k, b_, tile_.keys(), key, head_kv_);
+  }
+  float* weights(int panel, int64_t key) const {
+    return scratch_.weights + panel * call_.shape.score_stride() + key * call_.shape.width;
+  }
+  float* gradients(int panel, int64_t key) const {
+    return scratch_.gradients + panel * call_.shape.score_stride() + key * call_.shape.width;
+  }
+
+  const BackwardCall& call_;
+  BackwardScratch& scratch_;
+  BackwardTile tile_;
+  int64_t b_, head_kv_;
+  Range keys_;                  // of the range, those that any of its queries may see
+  bool tile_is_finite_ = true;  // Q and dO
+};
+
+}  // namespace sirdar::cpu

@@ -1,0 +1,129 @@
+// The CPU backward behind the planner's door.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cpu/backward.h"
+#include "cpu/cpu.h"
+#include "cpu/dispatch.h"
+#include "cpu/executor.h"
+#include "plan/config_fields.h"
+
+namespace sirdar::cpu {
+namespace {
+
+// Positions relative to a block are 32-bit in the kernels.
+constexpr int64_t kMaxSeqlen = int64_t{1} << 30;
+// Of block_m, block_n and, in rows, of a range: beyond it nothing is gained.
+constexpr int32_t kMaxBlock = 1024, kMaxRange = 1 << 20;
+
+Status supports(const Problem& problem, const Device& device) {
+  if (device.kind != DeviceKind::cpu)
+    return {StatusCode::unsupported, fmt::format("runs on a CPU, and {} is a GPU", device.name)};
+  if (problem.op != Op::backward)
+    return {StatusCode::unsupported, "computes the backward pass only"};
+  if (std::max(problem.seqlen_q, problem.seqlen_k) > kMaxSeqlen)
+    return {StatusCode::unsupported, fmt::format("takes sequences of up to {} rows", kMaxSeqlen)};
+  return {};
+}
+
+Status check(const BackwardConfig& config) {
+  const auto invalid = [](std::string message) {
+    return Status(StatusCode::invalid_argument, "knobs: " + std::move(message), "knobs");
+  };
+  const auto is_multiple = [](int32_t value, int32_t unit, int32_t most) {
+    return value >= unit && value <= most && value % unit == 0;
+  };
+  const int width = kMaxVectors * kernels_for(config.isa).lanes;
+  const auto bad_block = [&](std::string_view name, int32_t value) {
+    return invalid(fmt::format("{}={} is not a multiple of {} up to {}; choose one.", name, value,
+                               width, kMaxBlock));
+  };
+  if (!is_multiple(config.block_m, width, kMaxBlock)) return bad_block("block_m", config.block_m);
+  if (!is_multiple(config.block_n, width, kMaxBlock)) return bad_block("block_n", config.block_n);
+  if (!is_multiple(config.range_m, config.block_m, kMaxRange))
+    return invalid(fmt::format("range_m={} is not a multiple of block_m={} up to {}; choose one.",
+                               config.range_m, config.block_m, kMaxRange));
+  if (!is_multiple(config.range_n, config.block_n, kMaxRange))
+    return invalid(fmt::format("range_n={} is not a multiple of block_n={} up to {}; choose one.",
+                               config.range_n, config.block_n, kMaxRange));
+  if (config.num_threads < 1 || config.num_threads > kMaxThreads)
+    return invalid(fmt::format("num_threads={} is not from 1 to {}; choose one that is.",
+                               config.num_threads, kMaxThreads));
+  return {};
+}
+
+// Long ranges load Q, dO and dq less often, as far as K, V, dk and dv of the keys stay in the cache;
+// short ones keep all threads busy. The bits are the same.
+void choose_ranges(const Problem& problem, const Device& device, BackwardConfig& config) {
+  const int64_t row_bytes = 8 * (problem.head_dim + problem.value_dim());
+  const int64_t cached = device.l2_bytes / 2 / row_bytes / config.block_n;
+  int64_t blocks = std::clamp<int64_t>(cached, 1, 1024 / config.block_n);
+  const int64_t heads = problem.batch * problem.num_heads_kv;
+  const int64_t wanted = config.num_threads == 1 ? 1 : int64_t{8} * config.num_threads;
+  const auto ranges = [&](int64_t count) {
+    return (problem.seqlen_k + count * config.block_n - 1) / (count * config.block_n);
+  };
+  while (blocks > 1 && heads < wanted && heads * ranges(blocks) < wanted) blocks = (blocks + 1) / 2;
+  config.range_n = static_cast<int32_t>(blocks) * config.block_n;
+  // With heads enough, an item takes all queries of its keys' diagonals at once.
+  config.range_m = heads >= wanted ? kMaxRange / config.block_m * config.block_m
+                                   : (config.range_n + config.block_m - 1) / config.block_m *
+                                         config.block_m;
+}
+
+Result<Config> configure(const Problem& problem, const Device& device, const PlanOptions& options) {
+  const Result<Isa> isa = choose_isa(device, options.isa);
+  if (!isa.ok()) return isa.status();
+  BackwardConfig config;
+  config.isa = isa.value();
+  const int32_t width = kMaxVectors * kernels_for(config.isa).lanes;
+  config.block_m = config.block_n =
+      std::max(width, std::max(problem.head_dim, problem.value_dim()) <= 256 ? 128 : 64);
+  config.num_threads = std::min(device.num_threads, kMaxThreads);
+  choose_ranges(problem, device, config);
+  if (Status status = override_fields(config, options.knobs); !status.ok()) return status;
+  if (config.isa != isa.value()) {
+    const Result<Isa> forced = choose_isa(device, std::string(name_of(config.isa)));
+    if (!forced.ok()) return forced.status();
+  }
+  if (Status status = check(config); !status.ok()) return status;
+  return Config::of(config);
+}
+
+std::string print(const Config& config) { return print_fields(config.as<BackwardConfig>()); }
+
+size_t workspace_bytes(const Problem& problem, const Config& config) {
+  return backward_workspace_bytes(problem, config.as<BackwardConfig>());
+}
+
+Status run(const Plan::State& state, const Args& args, Stream) {
+  const BackwardConfig config = state.config.as<BackwardConfig>();
+  // A plan may have been made for a recorded machine.
+  static const Device host = Device::host();
+  if (const Result<Isa> isa = choose_isa(host, std::string(name_of(config.isa))); !isa.ok())
+    return isa.status();
+  const Executor* executor = state.options.executor;
+  BackwardCall call(state.problem, config, args);
+  run_backward(call, executor != nullptr ? *executor : default_executor());
+  return {};
+}
+
+}  // namespace
+
+const Implementation kCpuBackward = {
+    .name = "cpu.backward",
+    .understands = feature::backward | feature::gqa | feature::head_dim_v | feature::ragged_q |
+                   feature::ragged_kv | feature::seqused_q | feature::seqused_k | feature::causal |
+                   feature::window | feature::chunk | feature::document | feature::mask_tensor |
+                   feature::softcap | feature::bias | feature::alibi | feature::sink |
+                   feature::dlse | feature::dbias | feature::dsink | feature::top_left |
+                   feature::dtype_fp32,
+    .supports = supports,
+    .configure = configure,
+    .print = print,
+    .workspace_bytes = workspace_bytes,
+    .run = run,
+};
+
+}  // namespace sirdar::cpu

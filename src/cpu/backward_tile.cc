@@ -1,0 +1,145 @@
+#include "cpu/backward_tile.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "core/geometry.h"
+
+namespace sirdar::cpu {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+}  // namespace
+
+BackwardTile::BackwardTile(const BackwardCall& call, BackwardScratch& scratch, int64_t b)
+    : call_(call),
+      scratch_(scratch),
+      terms_(call.forward, scratch.terms),
+      b_(b),
+      q_(call.forward.query.sequence(b)),
+      k_(call.forward.key.sequence(b)),
+      mask_(structured_mask(call.problem.mask, q_.length, k_.length)) {}
+
+void BackwardTile::start(int64_t h, int64_t first, const RowStates* states) {
+  h_ = h;
+  first_ = first;
+  num_rows_ = static_cast<int>(
+      std::clamp<int64_t>(q_.length - first, 0, static_cast<int64_t>(call_.shape.block_m)));
+  Scratch& lanes = scratch_.terms;
+  for (int lane = 0; lane < num_panels() * call_.shape.width; ++lane) {
+    lanes.from_rows[lane] = nullptr;
+    lanes.lo[lane] = lanes.hi[lane] = 0;
+    lanes.document_q[lane] = 0;
+    scratch_.base[lane] = kInf;
+    scratch_.weight[lane] = scratch_.delta[lane] = 0;
+    if (lane >= num_rows_) continue;
+    const int64_t i = first + lane;
+    lanes.from_rows[lane] = row_of<const float>(call_.args.q, call_.forward.q, b_, q_, i, h);
+    terms_.set_lane(lane, b_, h, i, i + k_.length - q_.length);
+    if (states != nullptr) {
+      const int64_t at = states->at(call_.problem, b_, q_, h, i);
+      scratch_.base[lane] = states->base[at];
+      scratch_.weight[lane] = states->weight[at];
+      scratch_.delta[lane] = states->delta[at];
+      if (states->base[at] == kInf) continue;
+    }
+    lanes.lo[lane] = mask_.lo(i);
+    lanes.hi[lane] = mask_.hi(i);
+  }
+  for (int p = 0; p < num_panels(); ++p) {
+    const int64_t lane = int64_t{p} * call_.shape.width;
+    call_.kernels.pack[kMaxVectors - 1](
+        {.from_rows = lanes.from_rows + lane,
+         .panel = scratch_.q_transposed + lane * call_.shape.head_dim,
+         .length = call_.shape.head_dim});
+  }
+}
+
+BackwardTile::Panel BackwardTile::panel(int index) const {
+  Panel result{};
+  result.index = index;
+  result.first_lane = index * call_.shape.width;
+  result.num_lanes = std::min(call_.shape.width, num_rows_ - result.first_lane);
+  const Scratch& lanes = scratch_.terms;
+  result.is_whole = result.num_lanes == call_.shape.width;
+  for (int lane = result.first_lane; lane < result.first_lane + result.num_lanes; ++lane) {
+    if (lanes.hi[lane] <= lanes.lo[lane]) result.is_whole = false;
+  }
+  const int64_t first_row = first_ + result.first_lane;
+  result.rows = {first_row, first_row + result.num_lanes};
+  if (call_.problem.has_document) {
+    result.documents = document_range(lanes.document_q + result.first_lane, result.num_lanes);
+  }
+  return result;
+}
+
+void BackwardTile::start_block(Range block) {
+  block_ = block;
+  if (call_.problem.has_document) block_documents_ = terms_.load_documents(b_, block);
+}
+
+BackwardTile::Part BackwardTile::part(const Panel& panel) const {
+  Part result;
+  const Range seen = key_range(mask_, panel.rows);
+  const Range common = {max_of(seen.begin, block_.begin), min_of(seen.end, block_.end)};
+  if (common.empty()) return result;
+  const int64_t width = call_.shape.width;
+  const auto rounded = [&](int64_t key, int64_t up) {
+    return block_.begin + (key - block_.begin + up) / width * width;
+  };
+  result.keys = {rounded(common.begin, 0), min_of(rounded(common.end, width - 1), block_.end)};
+  result.cover = coverage(mask_, panel.rows, result.keys);
+  if (call_.problem.has_document)
+    result.cover = both(result.cover, coverage(panel.documents, block_documents_));
+  if (!panel.is_whole || terms_.has_pair_tensors()) result.cover = both(result.cover, Cover::part);
+  if (result.cover == Cover::none) result.keys = {};
+  return result;
+}
+
+void BackwardTile::logits(const Panel& panel, const Part& part, const float* k, float* scores) {
+  const BackwardShape& shape = call_.shape;
+  const int num_keys = static_cast<int>(part.keys.size());
+  call_.backward.scores(
+      {.a = k,
+       .a_stride = shape.key_stride(),
+       .b = scratch_.q_transposed + int64_t{panel.first_lane} * shape.head_dim,
+       .c = scores,
+       .num_rows = num_keys,
+       .depth = shape.head_dim,
+       .scale = call_.forward.scale});
+  if (shape.has_softcap) {
+    call_.backward.softcap({.scores = scores,
+                            .slope = scratch_.slope,
+                            .softcap = call_.problem.softcap,
+                            .num_keys = num_keys});
+  }
+  if (!call_.problem.has_alibi && !terms_.has_pair_tensors()) return;
+  LogitArgs args{.scores = scores,
+                 .max_in = scratch_.terms.new_max,
+                 .max_out = scratch_.terms.new_max,
+                 .num_keys = num_keys};
+  std::fill_n(scratch_.terms.new_max, shape.width, -kInf);
+  terms_.fill(args, panel.first_lane, panel.num_lanes, shape.width, part.keys);
+  call_.kernels.logits[kMaxVectors - 1](args);
+}
+
+BackwardTile::Masks BackwardTile::masks(const Panel& panel, const Part& part) {
+  Scratch& lanes = scratch_.terms;
+  const auto in_run = [&](int64_t key) {
+    return static_cast<int32_t>(std::clamp<int64_t>(key - part.keys.begin, 0, part.keys.size()));
+  };
+  for (int lane = 0; lane < call_.shape.width; ++lane) {
+    lanes.lo_in_block[lane] = in_run(lanes.lo[panel.first_lane + lane]);
+    lanes.hi_in_block[lane] = in_run(lanes.hi[panel.first_lane + lane]);
+  }
+  Masks result{lanes.lo_in_block, lanes.hi_in_block, nullptr, nullptr, nullptr};
+  if (call_.problem.has_document) {
+    result.document_q = lanes.document_q + panel.first_lane;
+    result.document_k = lanes.document_k + (part.keys.begin - block_.begin);
+  }
+  if (terms_.has_pair_tensors()) result.bias = lanes.bias;
+  return result;
+}
+
+}  // namespace sirdar::cpu

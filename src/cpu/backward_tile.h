@@ -1,0 +1,65 @@
+// A tile of the backward pass: block_m queries of one head, side by side in lanes. Makes their
+// logits again, for as many keys at a time as the caller has at hand.
+#pragma once
+
+#include "cpu/backward_call.h"
+#include "cpu/logit_terms.h"
+
+namespace sirdar::cpu {
+
+class BackwardTile {
+ public:
+  // `width` lanes; those past num_lanes, and rows that take no part, see no key.
+  struct Panel {
+    int index, first_lane, num_lanes;
+    bool is_whole;  // every lane takes part
+    Range rows;     // their query positions
+    DocumentRange documents;
+  };
+  // Keys of a block that a panel computes: a multiple of `width` into it, up to another or its end.
+  struct Part {
+    Range keys;
+    Cover cover = Cover::none;
+  };
+
+  BackwardTile(const BackwardCall& call, BackwardScratch& scratch, int64_t b);
+
+  const Sequence& queries() const { return q_; }
+  const Sequence& keys() const { return k_; }
+  const StructuredMask& mask() const { return mask_; }
+  // Takes the queries of head h from `first` on. With `states`, rows that take no part see no key.
+  void start(int64_t h, int64_t first, const RowStates* states);
+  int64_t head() const { return h_; }
+  int64_t first() const { return first_; }
+  int num_rows() const { return num_rows_; }
+  int num_panels() const { return (num_rows_ + call_.shape.width - 1) / call_.shape.width; }
+  Panel panel(int index) const;
+  // The keys that any of its queries may see.
+  Range seen() const { return key_range(mask_, Range{first_, first_ + num_rows_}); }
+
+  // Before part() and logits() of a block: reads its document ids.
+  void start_block(Range block);
+  Part part(const Panel& panel) const;
+  // scores[key][lane] of the part's keys, not masked; `k` is the first of them, in panels. The
+  // slopes of the soft-cap go to scratch.
+  void logits(const Panel& panel, const Part& part, const float* k, float* scores);
+  // Where pairs are masked: what tells which, for the keys last given to logits().
+  struct Masks {
+    const int32_t *lo, *hi, *document_q, *document_k;
+    const float* bias;
+  };
+  Masks masks(const Panel& panel, const Part& part);
+
+ private:
+  const BackwardCall& call_;
+  BackwardScratch& scratch_;
+  LogitTerms terms_;
+  int64_t b_, h_ = 0, first_ = 0;
+  int num_rows_ = 0;
+  Sequence q_, k_;
+  StructuredMask mask_;
+  Range block_;
+  DocumentRange block_documents_;
+};
+
+}  // namespace sirdar::cpu

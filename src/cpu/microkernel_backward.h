@@ -1,0 +1,88 @@
+// The micro-kernels that only the backward pass needs. Its matrices lie in panels: columns side by
+// side in groups of width = kMaxVectors * lanes, as [ceil(columns / width)][rows][width] with a
+// stride between panels. One form serves as either operand of every product, so that nothing is
+// packed for one of them alone; Q and dO also exist transposed, a panel a vector of queries.
+#pragma once
+
+#include "cpu/microkernel.h"
+
+namespace sirdar::cpu {
+
+// Row r, column c of A is a[c / width * a_stride + r * width + c % width].
+struct ProductArgs {
+  const float* a = nullptr;  // [num_rows, depth] in panels; transposed: [depth, width]
+  int64_t a_stride = 0;
+  const float* b = nullptr;  // [depth, width]
+  float* c = nullptr;        // [num_rows, width]
+  int num_rows = 0, depth = 0;
+  float scale = 1;  // scores only
+};
+
+// Scores to weights, in place: weight[lane] * exp(score - base[lane]). A masked pair becomes -0,
+// which no visible pair can be: it counts as nothing and can still be told.
+struct WeightArgs {
+  float* scores = nullptr;  // [num_keys, width]
+  const float* base = nullptr;
+  const float* weight = nullptr;  // [width]
+  int num_keys = 0;
+  bool has_masks = false;  // else the rest is not read
+  // As in LogitArgs, relative to the first of these keys.
+  const int32_t *lo = nullptr, *hi = nullptr;
+  const float* bias = nullptr;
+  const int32_t *document_q = nullptr, *document_k = nullptr;
+};
+
+// c = dS = p * (a b - delta) * slope * scale, where a b = dP.
+struct GradientArgs {
+  ProductArgs product;
+  const float* p = nullptr;      // [num_rows, width], as WeightArgs leaves it
+  const float* delta = nullptr;  // [width]
+  const float* slope = nullptr;  // [num_rows, width] derivative of the soft-cap; null: 1
+  float* dlogit = nullptr;       // [num_rows, width] dS before slope and scale; null: not wanted
+  bool has_masks = false;
+};
+
+// Scores to soft-capped scores in place, and the derivative there.
+struct SoftcapArgs {
+  float* scores = nullptr;
+  float* slope = nullptr;  // [num_keys, width]
+  float softcap = 0;
+  int num_keys = 0;
+};
+
+// Rows of the caller, side by side or apart, and the same rows in panels.
+struct RowsArgs {
+  const float* from = nullptr;
+  float* to = nullptr;
+  int64_t row_stride = 0, panel_stride = 0;
+  int num_rows = 0, columns = 0;
+};
+
+// sums[r] = dot(a[r], b[r])
+struct DotArgs {
+  const float *a = nullptr, *b = nullptr;  // [num_rows, columns]
+  int64_t a_stride = 0, b_stride = 0;
+  float* sums = nullptr;
+  int num_rows = 0, columns = 0;
+};
+
+struct BackwardKernels {
+  void (*scores)(const ProductArgs&);                             // c = scale * a b
+  void (*accumulate[kMaxVectors])(const ProductArgs&);            // c += a b
+  void (*accumulate_transposed[kMaxVectors])(const ProductArgs&);  // c += a^T b
+  void (*weights)(const WeightArgs&);
+  void (*gradient)(const GradientArgs&);
+  void (*softcap)(const SoftcapArgs&);
+  void (*load_rows)(const RowsArgs&);   // panels = rows, columns that are not there = 0
+  void (*store_rows)(const RowsArgs&);  // rows = panels
+  void (*dot)(const DotArgs&);
+};
+
+extern const BackwardKernels kScalarBackward;
+extern const BackwardKernels kAvx2Backward;    // x86-64 only
+extern const BackwardKernels kAvx512Backward;  // x86-64 only
+
+// The kernels of an instruction set that choose_isa() returned on this machine.
+const BackwardKernels& backward_kernels_for(Isa isa);
+
+}  // namespace sirdar::cpu
