@@ -34,15 +34,15 @@ struct BackwardWorkspace {
       : base(static_cast<std::byte*>(memory)) {
     const BackwardShape shape = backward_shape(problem, config);
     Carver carver(memory);
-    rows.rows = problem.layout_q == Layout::ragged ? problem.total_q
-                                                   : problem.batch * problem.seqlen_q;
+    rows.rows =
+        problem.layout_q == Layout::ragged ? problem.total_q : problem.batch * problem.seqlen_q;
     const int64_t count = rows.rows * problem.num_heads_q;
     rows.base = carver.take<float>(count);
     rows.weight = carver.take<float>(count);
     rows.delta = carver.take<float>(count);
     const int64_t tiles = ceil_div(problem.seqlen_q, shape.block_m);
-    rows.dsink = carver.take<double>(
-        problem.needs_dsink ? problem.batch * problem.num_heads_q * tiles : 0);
+    rows.dsink =
+        carver.take<double>(problem.needs_dsink ? problem.batch * problem.num_heads_q * tiles : 0);
     bias_per_key =
         carver.take<float>(sums_per_key(problem) ? bias_rows(problem) * problem.seqlen_k : 0);
     slots_at = carver.used();
@@ -111,7 +111,8 @@ struct BackwardWork {
     BackwardScratch scratch = work.workspace.scratch(slot, work.call.shape);
     BackwardItem item(work.call, scratch, work.first_batch + index / ranges / work.num_heads,
                       work.first_head + index / ranges % work.num_heads);
-    const int64_t first_query = query_range * config.range_m, first_key = key_range * config.range_n;
+    const int64_t first_query = query_range * config.range_m,
+                  first_key = key_range * config.range_n;
     item.run({first_query, first_query + config.range_m}, {first_key, first_key + config.range_n});
   }
 
@@ -142,7 +143,8 @@ struct BackwardWork {
     if (sums_per_key(call.problem)) {
       const int64_t seqlen_k = call.problem.seqlen_k;
       std::fill_n(workspace.bias_per_key, bias_rows(call.problem) * seqlen_k, 0.0f);
-      call.dbias = {workspace.bias_per_key, call.problem.bias_axes.batch ? view.shape[1] * seqlen_k : 0,
+      call.dbias = {workspace.bias_per_key,
+                    call.problem.bias_axes.batch ? view.shape[1] * seqlen_k : 0,
                     call.problem.bias_axes.head ? seqlen_k : 0, 0, 1};
     } else {
       call.dbias = {static_cast<float*>(view.data), stride_or_zero(view, 0),

@@ -33,14 +33,15 @@ struct BackwardScratch {
   int32_t* k_is_finite;  // [blocks of the range]
   // Of a query tile. Transposed: [query panel][column][width], else [column panel][row][width].
   float *q_transposed, *dout_transposed, *q, *dout, *dq;
-  const float** dout_rows;  // [block_m]
+  const void** dout_rows;        // [block_m]
   float *base, *weight, *delta;  // [block_m]
   // Of a tile and a block: [query panel][key][width].
   float *weights, *gradients;
   float *slope, *dlogit;  // [key][width], of one query panel
 
   BackwardScratch(Carver& carver, const BackwardShape& shape) : terms(carver, shape.terms) {
-    const int64_t d = shape.panels_of(shape.head_dim), dv_panels = shape.panels_of(shape.head_dim_v);
+    const int64_t d = shape.panels_of(shape.head_dim),
+                  dv_panels = shape.panels_of(shape.head_dim_v);
     const int64_t block = int64_t{shape.block_n} * shape.width;
     k = carver.take<float>(d * shape.key_stride());
     v = carver.take<float>(dv_panels * shape.key_stride());
@@ -52,7 +53,7 @@ struct BackwardScratch {
     q = carver.take<float>(d * shape.query_stride());
     dout = carver.take<float>(dv_panels * shape.query_stride());
     dq = carver.take<float>(d * shape.query_stride());
-    dout_rows = carver.take<const float*>(shape.block_m);
+    dout_rows = carver.take<const void*>(shape.block_m);
     base = carver.take<float>(shape.block_m);
     weight = carver.take<float>(shape.block_m);
     delta = carver.take<float>(shape.block_m);

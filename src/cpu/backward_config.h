@@ -18,8 +18,9 @@ struct BackwardConfig {
 };
 
 template <class C, class Visit>
-constexpr void fields(C& config, Visit visit)
-  requires requires { config.range_m; }
+constexpr void fields(C& config, Visit visit) requires requires {
+  config.range_m;
+}
 {
   visit("isa", config.isa);
   visit("block_m", config.block_m);

@@ -2,12 +2,19 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 namespace sirdar::cpu {
 namespace {
 
 // As WeightArgs marks a masked pair.
 bool is_masked(float weight) { return std::bit_cast<uint32_t>(weight) == 0x80000000u; }
+
+bool is_finite(const float* row, int columns) {
+  for (int c = 0; c < columns; ++c)
+    if (!std::isfinite(row[c])) return false;
+  return true;
+}
 
 // row[c] += factor * from[c], where row lies in panels.
 void add_row(float* panels, int64_t panel_stride, int width, const float* from, int columns,
@@ -41,37 +48,35 @@ void BackwardItem::run(Range queries, Range keys) {
 
 void BackwardItem::load_keys() {
   const BackwardShape& shape = call_.shape;
-  const Sequence& k = tile_.keys();
-  const auto load = [&](const TensorView& view, const RowMap& map, int columns, float* to) {
-    call_.backward.load_rows(
-        {.from = row_of<const float>(view, map, b_, k, keys_.begin, head_kv_),
-         .to = to,
-         .row_stride = map.stride_row,
-         .panel_stride = shape.key_stride(),
-         .num_rows = static_cast<int>(keys_.size()),
-         .columns = columns});
-  };
-  load(call_.args.k, call_.forward.k, shape.head_dim, scratch_.k);
-  load(call_.args.v, call_.forward.v, shape.head_dim_v, scratch_.v);
-  load(call_.args.dk, call_.dk, shape.head_dim, scratch_.dk);
-  load(call_.args.dv, call_.dv, shape.head_dim_v, scratch_.dv);
   for (int64_t key = keys_.begin; key < keys_.end; key += shape.block_n) {
-    const int64_t count = min_of(shape.block_n, keys_.end - key);
-    scratch_.k_is_finite[(key - keys_.begin) / shape.block_n] = !call_.kernels.has_nonfinite(
-        k_row(key), call_.forward.k.stride_row, static_cast<int>(count), shape.head_dim);
+    const int64_t row = key - keys_.begin;
+    const auto load = [&](const TensorView& view, const RowMap& map, int columns, float* to) {
+      return call_.backward.load_rows(
+          {.from = row_of<const float>(view, map, b_, tile_.keys(), key, head_kv_),
+           .to = to + row * shape.width,
+           .row_stride = map.stride_row,
+           .panel_stride = shape.key_stride(),
+           .num_rows = static_cast<int>(min_of(shape.block_n, keys_.end - key)),
+           .columns = columns});
+    };
+    scratch_.k_is_finite[row / shape.block_n] =
+        load(call_.args.k, call_.forward.k, shape.head_dim, scratch_.k);
+    load(call_.args.v, call_.forward.v, shape.head_dim_v, scratch_.v);
+    load(call_.args.dk, call_.dk, shape.head_dim, scratch_.dk);
+    load(call_.args.dv, call_.dv, shape.head_dim_v, scratch_.dv);
   }
 }
 
 void BackwardItem::store_keys() {
   const auto store = [&](const TensorView& view, const RowMap& map, int columns,
                          const float* from) {
-    call_.backward.store_rows({.from = from,
-                               .to = row_of<float>(view, map, b_, tile_.keys(), keys_.begin,
-                                                   head_kv_),
-                               .row_stride = map.stride_row,
-                               .panel_stride = call_.shape.key_stride(),
-                               .num_rows = static_cast<int>(keys_.size()),
-                               .columns = columns});
+    call_.backward.store_rows(
+        {.from = from,
+         .to = row_of<float>(view, map, b_, tile_.keys(), keys_.begin, head_kv_),
+         .row_stride = map.stride_row,
+         .panel_stride = call_.shape.key_stride(),
+         .num_rows = static_cast<int>(keys_.size()),
+         .columns = columns});
   };
   store(call_.args.dk, call_.dk, call_.shape.head_dim, scratch_.dk);
   store(call_.args.dv, call_.dv, call_.shape.head_dim_v, scratch_.dv);
@@ -101,7 +106,7 @@ void BackwardItem::load_tile() {
   const Sequence& q = tile_.queries();
   const int num_rows = tile_.num_rows();
   const auto load = [&](const TensorView& view, const RowMap& map, int columns, float* to) {
-    call_.backward.load_rows(
+    const bool finite = call_.backward.load_rows(
         {.from = row_of<const float>(view, map, b_, q, tile_.first(), tile_.head()),
          .to = to,
          .row_stride = map.stride_row,
@@ -113,28 +118,25 @@ void BackwardItem::load_tile() {
       std::fill_n(to + n * shape.query_stride() + int64_t{num_rows} * shape.width,
                   missing * shape.width, 0.0f);
     }
+    return finite;
   };
-  load(call_.args.q, call_.forward.q, shape.head_dim, scratch_.q);
-  load(call_.args.dout, call_.dout, shape.head_dim_v, scratch_.dout);
+  const bool q_is_finite = load(call_.args.q, call_.forward.q, shape.head_dim, scratch_.q);
+  const bool dout_is_finite = load(call_.args.dout, call_.dout, shape.head_dim_v, scratch_.dout);
+  tile_is_finite_ = q_is_finite && dout_is_finite;
   load(call_.args.dq, call_.dq, shape.head_dim, scratch_.dq);
   for (int lane = 0; lane < tile_.num_panels() * shape.width; ++lane) {
     scratch_.dout_rows[lane] = nullptr;
     if (lane >= num_rows) continue;
-    scratch_.dout_rows[lane] = row_of<const float>(call_.args.dout, call_.dout, b_, q,
-                                                   tile_.first() + lane, tile_.head());
+    scratch_.dout_rows[lane] =
+        row_of<const float>(call_.args.dout, call_.dout, b_, q, tile_.first() + lane, tile_.head());
   }
   for (int p = 0; p < tile_.num_panels(); ++p) {
     const int64_t lane = int64_t{p} * shape.width;
-    call_.kernels.pack[kMaxVectors - 1](
+    call_.kernels.pack[call_.forward.output_format][kMaxVectors - 1](
         {.from_rows = scratch_.dout_rows + lane,
          .panel = scratch_.dout_transposed + lane * shape.head_dim_v,
          .length = shape.head_dim_v});
   }
-  tile_is_finite_ = !call_.kernels.has_nonfinite(scratch_.terms.from_rows[0],
-                                                 call_.forward.q.stride_row, num_rows,
-                                                 shape.head_dim) &&
-                    !call_.kernels.has_nonfinite(scratch_.dout_rows[0], call_.dout.stride_row,
-                                                 num_rows, shape.head_dim_v);
 }
 
 void BackwardItem::store_tile() {
@@ -154,7 +156,7 @@ void BackwardItem::run_block(const Block& block) {
     const BackwardTile::Panel panel = tile_.panel(p);
     const BackwardTile::Part part = tile_.part(panel);
     is_whole &= part.cover != Cover::none && part.keys.size() == block.keys.size();
-    has_part |= part.cover == Cover::part;
+    has_part |= part.cover != Cover::all;
     has_any |= part.cover != Cover::none;
     if (part.cover != Cover::none) run_panel(panel, part, block);
   }
@@ -176,19 +178,18 @@ void BackwardItem::run_panel(const BackwardTile::Panel& panel, const BackwardTil
   make_weights(panel, part, block);
   const BackwardShape& shape = call_.shape;
   const int64_t key = part.keys.begin - block.keys.begin, lane = panel.first_lane;
-  call_.backward.gradient(
-      {.product = {.a = scratch_.v + (block.row + key) * shape.width,
-                   .a_stride = shape.key_stride(),
-                   .b = scratch_.dout_transposed + lane * shape.head_dim_v,
-                   .c = gradients(panel.index, key),
-                   .num_rows = static_cast<int>(part.keys.size()),
-                   .depth = shape.head_dim_v,
-                   .scale = call_.forward.scale},
-       .p = weights(panel.index, key),
-       .delta = scratch_.delta + lane,
-       .slope = shape.has_softcap ? scratch_.slope : nullptr,
-       .dlogit = shape.needs_dbias ? scratch_.dlogit : nullptr,
-       .has_masks = part.cover == Cover::part});
+  call_.backward.gradient({.product = {.a = scratch_.v + (block.row + key) * shape.width,
+                                       .a_stride = shape.key_stride(),
+                                       .b = scratch_.dout_transposed + lane * shape.head_dim_v,
+                                       .c = gradients(panel.index, key),
+                                       .num_rows = static_cast<int>(part.keys.size()),
+                                       .depth = shape.head_dim_v,
+                                       .scale = call_.forward.scale},
+                           .p = weights(panel.index, key),
+                           .delta = scratch_.delta + lane,
+                           .slope = shape.has_softcap ? scratch_.slope : nullptr,
+                           .dlogit = shape.needs_dbias ? scratch_.dlogit : nullptr,
+                           .has_masks = part.cover == Cover::part});
   if (shape.needs_dbias) add_dbias(panel, part);
   const bool add_apart = part.cover == Cover::part && !block.is_finite;
   if (add_apart) clear_keys(block, true);
@@ -299,9 +300,9 @@ void BackwardItem::clear_rows_of_tile(bool clear) {
     }
   };
   for (int lane = 0; lane < tile_.num_rows(); ++lane) {
-    const float *q = scratch_.terms.from_rows[lane], *dout = scratch_.dout_rows[lane];
-    if (!is_finite_row(q, shape.head_dim)) set(q, scratch_.q, shape.head_dim, lane);
-    if (!is_finite_row(dout, shape.head_dim_v)) set(dout, scratch_.dout, shape.head_dim_v, lane);
+    const float *q = q_row(lane), *dout = dout_row(lane);
+    if (!is_finite(q, shape.head_dim)) set(q, scratch_.q, shape.head_dim, lane);
+    if (!is_finite(dout, shape.head_dim_v)) set(dout, scratch_.dout, shape.head_dim_v, lane);
   }
 }
 
@@ -309,7 +310,7 @@ void BackwardItem::clear_keys(const Block& block, bool clear) {
   const BackwardShape& shape = call_.shape;
   for (int64_t n = 0; n < block.keys.size(); ++n) {
     const float* from = k_row(block.keys.begin + n);
-    if (is_finite_row(from, shape.head_dim)) continue;
+    if (is_finite(from, shape.head_dim)) continue;
     float* row = scratch_.k + (block.row + n) * shape.width;
     for (int c = 0; c < shape.head_dim; ++c)
       row[c / shape.width * shape.key_stride() + c % shape.width] = clear ? 0 : from[c];
@@ -319,9 +320,9 @@ void BackwardItem::clear_keys(const Block& block, bool clear) {
 void BackwardItem::add_visible_rows(const Block& block) {
   const BackwardShape& shape = call_.shape;
   for (int lane = 0; lane < tile_.num_rows(); ++lane) {
-    const float *q = scratch_.terms.from_rows[lane], *dout = scratch_.dout_rows[lane];
-    const bool add_q = !is_finite_row(q, shape.head_dim);
-    const bool add_dout = !is_finite_row(dout, shape.head_dim_v);
+    const float *q = q_row(lane), *dout = dout_row(lane);
+    const bool add_q = !is_finite(q, shape.head_dim);
+    const bool add_dout = !is_finite(dout, shape.head_dim_v);
     if (!add_q && !add_dout) continue;
     const int p = lane / shape.width, in_panel = lane % shape.width;
     const Range seen = tile_.part(tile_.panel(p)).keys;
@@ -345,7 +346,7 @@ void BackwardItem::add_visible_keys(const BackwardTile::Panel& panel,
   const BackwardShape& shape = call_.shape;
   for (int64_t key = part.keys.begin; key < part.keys.end; ++key) {
     const float* k = k_row(key);
-    if (is_finite_row(k, shape.head_dim)) continue;
+    if (is_finite(k, shape.head_dim)) continue;
     const int64_t n = key - block.keys.begin;
     for (int lane = 0; lane < panel.num_lanes; ++lane) {
       if (is_masked(weights(panel.index, n)[lane])) continue;

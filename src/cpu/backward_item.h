@@ -35,8 +35,7 @@ class BackwardItem {
   void make_weights(const BackwardTile::Panel& panel, const BackwardTile::Part& part,
                     const Block& block);
   void add_dbias(const BackwardTile::Panel& panel, const BackwardTile::Part& part) const;
-  void add_dq(const BackwardTile::Panel& panel, const BackwardTile::Part& part,
-              const Block& block);
+  void add_dq(const BackwardTile::Panel& panel, const BackwardTile::Part& part, const Block& block);
   // dk and dv of the keys of a block.
   void add_dkv(const Block& block);
   void add_dkv(int64_t row, int num_keys, int first_panel, int end_panel);
@@ -49,10 +48,12 @@ class BackwardItem {
   void add_visible_rows(const Block& block);
   void add_visible_keys(const BackwardTile::Panel& panel, const BackwardTile::Part& part,
                         const Block& block);
-  bool is_finite_row(const float* row, int columns) const {
-    return !call_.kernels.has_nonfinite(row, columns, 1, columns);
+  const float* q_row(int lane) const {
+    return static_cast<const float*>(scratch_.terms.from_rows[lane]);
   }
-
+  const float* dout_row(int lane) const {
+    return static_cast<const float*>(scratch_.dout_rows[lane]);
+  }
   const float* k_row(int64_t key) const {
     return row_of<const float>(call_.args.k, call_.forward.k, b_, tile_.keys(), key, head_kv_);
   }

@@ -98,7 +98,9 @@ struct AccumulateColumns {
   }
 };
 
-inline M is_masked(const float* p) { return equal_int(load_int(reinterpret_cast<const int32_t*>(p)), all_int(-0x7fffffff - 1)); }
+inline M is_masked(const float* p) {
+  return equal_int(load_int(reinterpret_cast<const int32_t*>(p)), all_int(-0x7fffffff - 1));
+}
 
 struct GradientRows {
   template <int rows>
@@ -241,19 +243,30 @@ __attribute__((noinline)) void softcap_block(const SoftcapArgs& args) {
   }
 }
 
-__attribute__((noinline)) void load_panels(const RowsArgs& args) {
+// x * 0 is 0 for every finite x and NaN otherwise, and a NaN stays in a sum.
+__attribute__((noinline)) bool load_panels(const RowsArgs& args) {
+  const F zero = all(0.0f);
+  F sum = zero;
   for (int begin = 0; begin < args.columns; begin += kWidth) {
     const int count = args.columns - begin < kWidth ? args.columns - begin : kWidth;
     const float* from = args.from + begin;
     float* to = args.to + begin / kWidth * args.panel_stride;
     for (int r = 0; r < args.num_rows; ++r, from += args.row_stride, to += kWidth) {
-      if (count == kWidth) {
-        for (int w = 0; w < kMaxVectors; ++w) store(to + w * kLanes, load(from + w * kLanes));
-      } else {
+      if (count < kWidth) {
         for (int c = 0; c < kWidth; ++c) to[c] = c < count ? from[c] : 0.0f;
+      }
+      for (int w = 0; w < kMaxVectors; ++w) {
+        const F x = load((count < kWidth ? to : from) + w * kLanes);
+        sum = fma(x, zero, sum);
+        store(to + w * kLanes, x);
       }
     }
   }
+  float lanes[kLanes];
+  store(lanes, sum);
+  float rest = 0;
+  for (int lane = 0; lane < kLanes; ++lane) rest += lanes[lane];
+  return rest == 0.0f;
 }
 
 __attribute__((noinline)) void store_panels(const RowsArgs& args) {

@@ -53,23 +53,23 @@ Status check(const BackwardConfig& config) {
   return {};
 }
 
-// Long ranges load Q, dO and dq less often, as far as K, V, dk and dv of the keys stay in the cache;
-// short ones keep all threads busy. The bits are the same.
-void choose_ranges(const Problem& problem, const Device& device, BackwardConfig& config) {
+// Long ranges load Q, dO and dq less often; short ones keep all threads busy. The bits are the
+// same.
+void choose_ranges(const Problem& problem, BackwardConfig& config) {
+  constexpr int64_t kRangeBytes = 4 << 20;  // K, V, dk and dv of a range; they are streamed
   const int64_t row_bytes = 8 * (problem.head_dim + problem.value_dim());
-  const int64_t cached = device.l2_bytes / 2 / row_bytes / config.block_n;
-  int64_t blocks = std::clamp<int64_t>(cached, 1, 1024 / config.block_n);
-  const int64_t heads = problem.batch * problem.num_heads_kv;
-  const int64_t wanted = config.num_threads == 1 ? 1 : int64_t{8} * config.num_threads;
   const auto ranges = [&](int64_t count) {
     return (problem.seqlen_k + count * config.block_n - 1) / (count * config.block_n);
   };
+  const int64_t heads = problem.batch * problem.num_heads_kv;
+  const int64_t wanted = config.num_threads == 1 ? 1 : int64_t{4} * config.num_threads;
+  int64_t blocks = std::max<int64_t>(1, kRangeBytes / row_bytes / config.block_n);
+  blocks = std::clamp<int64_t>(ranges(1), 1, blocks);
   while (blocks > 1 && heads < wanted && heads * ranges(blocks) < wanted) blocks = (blocks + 1) / 2;
   config.range_n = static_cast<int32_t>(blocks) * config.block_n;
-  // With heads enough, an item takes all queries of its keys' diagonals at once.
-  config.range_m = heads >= wanted ? kMaxRange / config.block_m * config.block_m
-                                   : (config.range_n + config.block_m - 1) / config.block_m *
-                                         config.block_m;
+  // With heads enough, an item takes all queries.
+  const int64_t rows = heads >= wanted ? kMaxRange : config.range_n;
+  config.range_m = static_cast<int32_t>(rows / config.block_m) * config.block_m;
 }
 
 Result<Config> configure(const Problem& problem, const Device& device, const PlanOptions& options) {
@@ -81,7 +81,7 @@ Result<Config> configure(const Problem& problem, const Device& device, const Pla
   config.block_m = config.block_n =
       std::max(width, std::max(problem.head_dim, problem.value_dim()) <= 256 ? 128 : 64);
   config.num_threads = std::min(device.num_threads, kMaxThreads);
-  choose_ranges(problem, device, config);
+  choose_ranges(problem, config);
   if (Status status = override_fields(config, options.knobs); !status.ok()) return status;
   if (config.isa != isa.value()) {
     const Result<Isa> forced = choose_isa(device, std::string(name_of(config.isa)));

@@ -15,7 +15,8 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 // more of every weight, is not taken to mean anything: the row's own softmax is made again.
 constexpr float kLargeLse = 128;
 
-// The part of the saved softmax that these keys hold; 1 if the saved lse is this row's own, rounded.
+// The part of the saved softmax that these keys hold; 1 if the saved lse is this row's own,
+// rounded.
 double share_of(double own_lse, double saved_lse) {
   const double difference = own_lse - saved_lse;
   if (std::abs(difference) <= std::ldexp(std::abs(own_lse), -23)) return 1;
@@ -49,9 +50,7 @@ class RowPass {
   }
 
  private:
-  int64_t at(int64_t i) const {
-    return call_.rows.at(call_.problem, b_, tile_.queries(), h_, i);
-  }
+  int64_t at(int64_t i) const { return call_.rows.at(call_.problem, b_, tile_.queries(), h_, i); }
   float saved_lse(int64_t i) const {
     return *row_of<const float>(call_.args.lse, call_.lse, b_, tile_.queries(), i, h_);
   }

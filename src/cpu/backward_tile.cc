@@ -49,7 +49,7 @@ void BackwardTile::start(int64_t h, int64_t first, const RowStates* states) {
   }
   for (int p = 0; p < num_panels(); ++p) {
     const int64_t lane = int64_t{p} * call_.shape.width;
-    call_.kernels.pack[kMaxVectors - 1](
+    call_.kernels.pack[call_.forward.input_format][kMaxVectors - 1](
         {.from_rows = lanes.from_rows + lane,
          .panel = scratch_.q_transposed + lane * call_.shape.head_dim,
          .length = call_.shape.head_dim});
@@ -100,14 +100,13 @@ BackwardTile::Part BackwardTile::part(const Panel& panel) const {
 void BackwardTile::logits(const Panel& panel, const Part& part, const float* k, float* scores) {
   const BackwardShape& shape = call_.shape;
   const int num_keys = static_cast<int>(part.keys.size());
-  call_.backward.scores(
-      {.a = k,
-       .a_stride = shape.key_stride(),
-       .b = scratch_.q_transposed + int64_t{panel.first_lane} * shape.head_dim,
-       .c = scores,
-       .num_rows = num_keys,
-       .depth = shape.head_dim,
-       .scale = call_.forward.scale});
+  call_.backward.scores({.a = k,
+                         .a_stride = shape.key_stride(),
+                         .b = scratch_.q_transposed + int64_t{panel.first_lane} * shape.head_dim,
+                         .c = scores,
+                         .num_rows = num_keys,
+                         .depth = shape.head_dim,
+                         .scale = call_.forward.scale});
   if (shape.has_softcap) {
     call_.backward.softcap({.scores = scores,
                             .slope = scratch_.slope,

@@ -67,13 +67,14 @@ struct DotArgs {
 };
 
 struct BackwardKernels {
-  void (*scores)(const ProductArgs&);                             // c = scale * a b
-  void (*accumulate[kMaxVectors])(const ProductArgs&);            // c += a b
+  void (*scores)(const ProductArgs&);                              // c = scale * a b
+  void (*accumulate[kMaxVectors])(const ProductArgs&);             // c += a b
   void (*accumulate_transposed[kMaxVectors])(const ProductArgs&);  // c += a^T b
   void (*weights)(const WeightArgs&);
   void (*gradient)(const GradientArgs&);
   void (*softcap)(const SoftcapArgs&);
-  void (*load_rows)(const RowsArgs&);   // panels = rows, columns that are not there = 0
+  // panels = rows, columns that are not there = 0; true if all elements are finite
+  bool (*load_rows)(const RowsArgs&);
   void (*store_rows)(const RowsArgs&);  // rows = panels
   void (*dot)(const DotArgs&);
 };

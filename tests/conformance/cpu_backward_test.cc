@@ -1,0 +1,238 @@
+// The CPU backward against float64 on every instruction set of this machine, and its promises: bits
+// that do not depend on threads or ranges, and masked memory that is as if never read.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "check/compare.h"
+#include "check/run_check.h"
+#include "core/elements.h"
+#include "plan/implementation.h"
+
+namespace sirdar {
+namespace {
+
+using Knobs = std::vector<std::pair<std::string, std::string>>;
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+std::vector<std::string> instruction_sets() {
+  std::vector<std::string> names;
+  for (const char* name : {"scalar", "avx2", "avx512"}) {
+    PlanOptions options;
+    options.implementation = "cpu.backward";
+    options.isa = name;
+    if (Plan::create(Problem::parse("bwd s8").value(), options).ok()) names.push_back(name);
+  }
+  return names;
+}
+
+PlanOptions options_for(const std::string& isa, int num_threads, Knobs knobs = {}) {
+  PlanOptions options;
+  options.implementation = "cpu.backward";
+  options.isa = isa;
+  options.num_threads = num_threads;
+  options.knobs = std::move(knobs);
+  return options;
+}
+
+class CpuBackward : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(CpuBackward, IsRightToFloat64) {
+  const Problem problem = Problem::parse(GetParam()).value();
+  for (const std::string& isa : instruction_sets()) {
+    for (const int num_threads : {1, 2}) {
+      const check::Report report = check::check(problem, options_for(isa, num_threads), 5);
+      EXPECT_TRUE(report.ok) << isa << ", " << num_threads << " threads: " << report.text;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Problems, CpuBackward,
+    ::testing::Values(
+        "bwd s1 d1", "bwd b2 sq33 sk65 hq2 hkv2 d64", "bwd s128 h2 d80", "bwd s129 h1 d128 causal",
+        "bwd sq0 sk5 h2 d8", "bwd sq5 sk0 h2 d8", "bwd b2 sq200 sk150 hq6 hkv2 d40 dv24 causal",
+        "bwd b2 sq90 sk140 hq4 hkv1 d32 causal:top-left", "bwd s300 h1 d16 window:40,10",
+        "bwd sq100 sk300 h2 d33 window:,7", "bwd s150 h2 d24 chunk:37",
+        "bwd b2 s140 h2 d20 document", "bwd b2 s140 h2 d20 document causal",
+        "bwd b2 s100 h2 d17 mask", "bwd s100 h2 d17 mask:k",
+        "bwd b3 sq50 sk60 hq2 hkv1 d16 ragged:100,130 causal",
+        "bwd b3 sq50 sk60 hq2 hkv1 d16 seqused_q seqused_k", "bwd s70 h2 d512 dv8",
+        "bwd s70 h1 d8 dv512 causal", "bwd s100 h2 d32 softcap:5",
+        "bwd s100 h2 d32 softcap:30 causal", "bwd s100 h4 d32 alibi causal",
+        "bwd s100 h2 d32 sink dsink dlse", "bwd b2 s100 h2 d32 bias dbias",
+        "bwd b2 s100 h2 d32 bias:hqk:bf16 dbias causal", "bwd b2 s100 h2 d32 bias:bk dbias",
+        "bwd b2 s100 h4 hkv2 d32 bias:q dbias", "bwd b2 s100 h2 d32 bias:1 dbias dlse",
+        "bwd b2 s150 hq4 hkv2 d16 bias:bh dbias window:50,20",
+        "bwd b2 sq70 sk90 hq4 hkv2 d24 dv40 causal softcap:20 bias:hk dbias alibi sink dsink dlse "
+        "document",
+        "bwd s60 h2 d16 scale:-0.4", "bwd s60 h2 d16 scale:0"));
+
+// All outputs of a run, element by element.
+std::vector<std::vector<float>> outputs(check::Inputs& inputs, const PlanOptions& options) {
+  const Result<Plan> plan = Plan::create(inputs.problem(), options);
+  EXPECT_TRUE(plan.ok()) << plan.status().message();
+  inputs.reset_outputs();
+  inputs.set_workspace(plan.value().workspace_bytes());
+  const Status status = plan.value().run(inputs.args());
+  EXPECT_TRUE(status.ok()) << status.message();
+  std::vector<std::vector<float>> all;
+  const Args& args = inputs.args();
+  for (const TensorView& view : {args.dq, args.dk, args.dv, args.dbias, args.dsink}) {
+    all.emplace_back();
+    if (!view.present()) continue;
+    for_each_element(view, [&](int64_t offset, int64_t) {
+      all.back().push_back(static_cast<const float*>(view.data)[offset]);
+    });
+  }
+  return all;
+}
+
+void expect_same_bits(const std::vector<std::vector<float>>& a,
+                      const std::vector<std::vector<float>>& b, const std::string& what) {
+  for (size_t n = 0; n < a.size(); ++n) {
+    ASSERT_EQ(a[n].size(), b[n].size());
+    for (size_t i = 0; i < a[n].size(); ++i)
+      ASSERT_EQ(a[n][i], b[n][i]) << what << ": output " << n << ", element " << i;
+  }
+}
+
+TEST(CpuBackwardBits, DoNotDependOnThreadsOrRanges) {
+  for (const char* text :
+       {"bwd b2 sq520 sk390 hq4 hkv2 d16 causal dlse", "bwd s700 h1 d8 window:200,50",
+        "bwd b2 s300 hq4 hkv2 d8 bias:hqk dbias sink dsink", "bwd s300 h2 d8 bias:1 dbias"}) {
+    check::Inputs inputs(Problem::parse(text).value(), 3);
+    for (const std::string& isa : instruction_sets()) {
+      const auto one = outputs(inputs, options_for(isa, 1));
+      expect_same_bits(one, outputs(inputs, options_for(isa, 2)), text);
+      expect_same_bits(one, outputs(inputs, options_for(isa, 7)), text);
+      for (const Knobs& knobs : {Knobs{{"range_m", "128"}, {"range_n", "128"}},
+                                 Knobs{{"range_m", "256"}, {"range_n", "128"}},
+                                 Knobs{{"range_m", "128"}, {"range_n", "384"}}}) {
+        expect_same_bits(one, outputs(inputs, options_for(isa, 2, knobs)), text);
+      }
+    }
+  }
+}
+
+void fill(const TensorView& view, int64_t row, float value) {
+  for (int64_t b = 0; b < view.shape[0]; ++b) {
+    for (int64_t h = 0; h < view.shape[2]; ++h) {
+      for (int64_t c = 0; c < view.shape[3]; ++c) {
+        const int64_t at[] = {b, row, h, c};
+        static_cast<float*>(view.data)[broadcast_offset(view, at, false)] = value;
+      }
+    }
+  }
+}
+
+// The last 60 keys are seen by nobody.
+TEST(CpuBackwardMasks, WhatNoPairShowsIsAsIfNeverRead) {
+  const Problem problem =
+      Problem::parse("bwd sq200 sk260 h2 d24 causal:top-left window:40, dlse").value();
+  for (const std::string& isa : instruction_sets()) {
+    check::Inputs inputs(problem, 9, check::Style::plain);
+    const auto set = [&](float value) {
+      for (int64_t key = 200; key < 260; ++key) {
+        fill(inputs.args().k, key, value);
+        fill(inputs.args().v, key, value);
+      }
+      inputs.accept();
+    };
+    set(0);
+    const auto clean = outputs(inputs, options_for(isa, 2));
+    for (const float poison : {kNan, std::numeric_limits<float>::infinity()}) {
+      set(poison);
+      expect_same_bits(clean, outputs(inputs, options_for(isa, 2)), isa);
+    }
+  }
+}
+
+TEST(CpuBackwardMasks, EmptyRowsTakeAndGiveNothing) {
+  // Bottom-right: the first 60 of 100 queries see none of the 40 keys.
+  const Problem problem = Problem::parse("bwd sq100 sk40 h2 d24 causal sink dsink").value();
+  for (const std::string& isa : instruction_sets()) {
+    check::Inputs inputs(problem, 11, check::Style::plain);
+    // Without a sink's weight too: their lse becomes -inf.
+    for (int64_t row = 0; row < 60; ++row) {
+      for (int64_t h = 0; h < 2; ++h) {
+        const int64_t at[] = {0, h, row};
+        static_cast<float*>(
+            inputs.args().lse.data)[broadcast_offset(inputs.args().lse, at, false)] =
+            -std::numeric_limits<float>::infinity();
+      }
+    }
+    inputs.accept();
+    const auto clean = outputs(inputs, options_for(isa, 1));
+    for (int64_t row = 0; row < 60; ++row) {
+      fill(inputs.args().q, row, kNan);
+      fill(inputs.args().dout, row, kNan);
+      fill(inputs.args().out, row, kNan);
+    }
+    inputs.accept();
+    expect_same_bits(clean, outputs(inputs, options_for(isa, 1)), isa);
+    for (int64_t row = 0; row < 60; ++row) {
+      for (int64_t c = 0; c < 48; ++c)
+        EXPECT_EQ(clean[0][static_cast<size_t>(row * 48 + c)], 0) << row;
+    }
+  }
+}
+
+// A NaN in one visible value reaches the queries that see it and the keys that they see, no others.
+TEST(CpuBackwardMasks, NansReachOnlyWhatDependsOnThem) {
+  const Problem problem = Problem::parse("bwd s160 h1 d16 chunk:10").value();
+  for (const std::string& isa : instruction_sets()) {
+    for (const char* name : {"q", "k", "v", "dout"}) {
+      check::Inputs inputs(problem, 13, check::Style::plain);
+      const Args& args = inputs.args();
+      const TensorView& view = name == std::string("q")   ? args.q
+                               : name == std::string("k") ? args.k
+                               : name == std::string("v") ? args.v
+                                                          : args.dout;
+      fill(view, 75, kNan);
+      inputs.accept();
+      const auto result = outputs(inputs, options_for(isa, 1));
+      for (size_t n = 0; n < 3; ++n) {
+        bool reached = false;
+        for (size_t i = 0; i < result[n].size(); ++i) {
+          const size_t row = i / 16;
+          if (std::isnan(result[n][i])) {
+            reached = true;
+            EXPECT_TRUE(row >= 70 && row < 80)
+                << isa << " " << name << ": output " << n << " " << row;
+          }
+        }
+        EXPECT_TRUE(reached || (n == 2 && name == std::string("v")))
+            << isa << " " << name << " " << n;
+      }
+    }
+  }
+}
+
+// Logits at a level where the rounding of an fp32 lse is larger than their differences.
+TEST(CpuBackwardLevels, ALargeLseIsNotTakenAtItsRounding) {
+  const Problem problem = Problem::parse("bwd sq40 sk70 h1 d4 scale:1").value();
+  for (const std::string& isa : instruction_sets()) {
+    check::Inputs inputs(problem, 17, check::Style::plain);
+    for (int64_t row = 0; row < 40; ++row) fill(inputs.args().q, row, 4096);
+    for (int64_t row = 0; row < 70; ++row)
+      fill(inputs.args().k, row, 1024 + static_cast<float>(row % 3) * 0.0001220703125f);
+    inputs.refresh_saved();
+    inputs.accept();
+    const std::vector<check::Expected> expected = check::expected_outputs(problem, inputs.args());
+    const auto result = outputs(inputs, options_for(isa, 1));
+    for (size_t n = 0; n < expected.size(); ++n) {
+      double largest = 0;
+      for (const double x : expected[n].value) largest = std::max(largest, std::abs(x));
+      EXPECT_GT(largest, 0.01);
+      for (size_t i = 0; i < expected[n].value.size(); ++i)
+        ASSERT_NEAR(result[n][i], expected[n].value[i], 1e-5 * largest) << isa << " " << n;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sirdar
