@@ -19,6 +19,8 @@ using reference::Row;
 constexpr double kEps32 = 0x1p-23;
 // Rounding a small product to fp32, whose smallest steps are 2^-149.
 constexpr double kHalfStep32 = 0x1p-150;
+// Smaller fp32 intermediates may be flushed to zero.
+constexpr double kFlushed = 0x1p-126;
 
 // Scale and allowance of one output, row-major.
 struct Bound {
@@ -31,14 +33,14 @@ struct Bound {
     scale[at] += part;
     allowed[at] += part * relative + kHalfStep32;
   }
+  // What an intermediate loses that is flushed, times what it meets, counts as one epsilon.
+  void add_flushed(size_t at, double size) { scale[at] += kFlushed / kEps32 * size; }
 };
-
-// Smaller fp32 intermediates may be flushed to zero.
-constexpr double kFlushed = 0x1p-126;
 
 // The gradient of a logit: its size without signs, and how far it may be off in fp32.
 struct LogitGradient {
   double size, relative, absolute;
+  double flushed;  // what a weight that is flushed would have been multiplied with
 };
 
 // A pair as rounding sees it.
@@ -246,13 +248,14 @@ struct GradientBounds {
       const double relative = one.relative + common32 + narrow;
       const LogitGradient dlogit = {pair.weight * (one.abs_pv + delta),
                                     one.relative32 + common32 + one.slope_relative,
-                                    kFlushed * (one.abs_pv + delta + 1)};
+                                    kFlushed * (one.abs_pv + delta + 1), one.abs_pv + delta + 1};
       load_row(call.args.k, call.k.offset(item.b, item.k, pair.j, head_kv), k_j);
       const size_t dk_at = static_cast<size_t>(dk_map.offset(item.b, item.k, pair.j, head_kv));
       const size_t dv_at = static_cast<size_t>(dv_map.offset(item.b, item.k, pair.j, head_kv));
       for (size_t c = 0; c < dout_i.size(); ++c) {
         dv.add(dv_at + c, pair.weight * one.factor * std::abs(dout_i[c]), relative,
                tiny * std::abs(dout_i[c]));
+        dv.add_flushed(dv_at + c, std::abs(dout_i[c]));
       }
       const double ddot = dlogit.size * one.slope;
       // 1 - tanh^2 near saturation is the difference of two numbers near 1.
@@ -267,6 +270,8 @@ struct GradientBounds {
         const double dk_part = ddot == 0 ? 0 : ddot * std::abs(q_i[c]);
         dq.add(dq_at + c, dq_part, dot_relative, absolute * std::abs(k_j[c]));
         dk.add(dk_at + c, dk_part, dot_relative, absolute * std::abs(q_i[c]));
+        dq.add_flushed(dq_at + c, dlogit.flushed * one.slope * std::abs(k_j[c]));
+        dk.add_flushed(dk_at + c, dlogit.flushed * one.slope * std::abs(q_i[c]));
       }
       add_modifiers(item, h, i, one, dlogit);
     }
@@ -281,8 +286,9 @@ struct GradientBounds {
     const Pair& pair = one.pair;
     if (!shape.dbias.empty()) {
       const int64_t index[] = {item.b, h, i, pair.j};
-      dbias.add(static_cast<size_t>(broadcast_offset(call.args.bias, index, true)),
-                dlogit.size * one.slope_mod, dlogit.relative, dlogit.absolute * one.slope_mod);
+      const auto at = static_cast<size_t>(broadcast_offset(call.args.bias, index, true));
+      dbias.add(at, dlogit.size * one.slope_mod, dlogit.relative, dlogit.absolute * one.slope_mod);
+      dbias.add_flushed(at, dlogit.flushed * one.slope_mod);
     }
     const bool wanted =
         std::any_of(scratch.begin(), scratch.end(), [](const Row& r) { return !r.empty(); });

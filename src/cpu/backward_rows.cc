@@ -55,9 +55,9 @@ class RowPass {
     return *row_of<const float>(call_.args.lse, call_.lse, b_, tile_.queries(), i, h_);
   }
   double sink() const {
-    const TensorView& sinks = call_.args.sink;
+    const TensorView& view = call_.args.sink;
     if (!call_.problem.has_sink) return -kInf;
-    return static_cast<const float*>(sinks.data)[h_ * stride_or_zero(sinks, 0)];
+    return static_cast<const float*>(view.data)[h_ * stride_or_zero(view, 0)];
   }
   void set(int64_t i, float base, float weight, float delta, double sink_weight) {
     const int64_t row = at(i);

