@@ -13,6 +13,8 @@ class Describer {
       : p_(problem), args_(args), is_backward_(problem.op == Op::backward) {}
 
   std::vector<Expected> all() && {
+    constexpr size_t kMembersOfArgs = 24;
+    list_.reserve(kMembersOfArgs + 2 * p_.tensors.size());
     rows_of_tokens();
     row_statistics();
     lengths();
@@ -24,17 +26,17 @@ class Describer {
 
  private:
   void add(std::string_view name, const TensorView& view, bool is_wanted, Role role,
-           Strides strides, DType dtype, std::vector<Axis> axes) {
-    list_.push_back({std::string(name), &view, is_wanted, role, strides, dtype, std::move(axes)});
+           Strides strides, DType dtype, AxisList axes) {
+    list_.push_back({std::string(name), &view, is_wanted, role, strides, dtype, axes});
   }
 
-  std::vector<Axis> query_axes(std::string_view dim_name, int64_t dim) const {
+  AxisList query_axes(std::string_view dim_name, int64_t dim) const {
     const Axis heads{"num_heads_q", p_.num_heads_q}, columns{dim_name, dim};
     if (p_.layout_q == Layout::ragged) return {{"total_q", p_.total_q}, heads, columns};
     return {{"batch", p_.batch}, {"seqlen_q", p_.seqlen_q}, heads, columns};
   }
 
-  std::vector<Axis> key_axes(std::string_view dim_name, int64_t dim) const {
+  AxisList key_axes(std::string_view dim_name, int64_t dim) const {
     const Axis heads{"num_heads_kv", p_.num_heads_kv}, columns{dim_name, dim};
     if (p_.layout_kv == Layout::ragged) return {{"total_k", p_.total_k}, heads, columns};
     if (p_.layout_kv == Layout::paged)
@@ -42,13 +44,13 @@ class Describer {
     return {{"batch", p_.batch}, {"seqlen_k", p_.seqlen_k}, heads, columns};
   }
 
-  std::vector<Axis> statistics_axes() const {
+  AxisList statistics_axes() const {
     const Axis heads{"num_heads_q", p_.num_heads_q};
     if (p_.layout_q == Layout::ragged) return {heads, {"total_q", p_.total_q}};
     return {{"batch", p_.batch}, heads, {"seqlen_q", p_.seqlen_q}};
   }
 
-  std::vector<Axis> score_axes(const Axes& axes) const {
+  AxisList score_axes(const Axes& axes) const {
     return {{"batch", axes.batch ? p_.batch : 1},
             {"num_heads_q", axes.head ? p_.num_heads_q : 1},
             {"seqlen_q", axes.query ? p_.seqlen_q : 1},
@@ -57,10 +59,10 @@ class Describer {
 
   // What q, k, v, out and their gradients are like.
   void rows_of_tokens() {
-    const std::vector<Axis> q = query_axes("head_dim", p_.head_dim);
-    const std::vector<Axis> k = key_axes("head_dim", p_.head_dim);
-    const std::vector<Axis> v = key_axes("head_dim_v", p_.value_dim());
-    const std::vector<Axis> out = query_axes("head_dim_v", p_.value_dim());
+    const AxisList q = query_axes("head_dim", p_.head_dim);
+    const AxisList k = key_axes("head_dim", p_.head_dim);
+    const AxisList v = key_axes("head_dim_v", p_.value_dim());
+    const AxisList out = query_axes("head_dim_v", p_.value_dim());
     const Role out_role = is_backward_ ? Role::input : Role::output;
     add("q", args_.q, true, Role::input, Strides::rows, p_.dtype_q, q);
     add("k", args_.k, true, Role::input, Strides::rows, p_.dtype_kv, k);
@@ -83,8 +85,8 @@ class Describer {
 
   void lengths() {
     const auto integers = [&](std::string_view name, const TensorView& view, bool is_wanted,
-                              std::vector<Axis> axes) {
-      add(name, view, is_wanted, Role::input, Strides::any, DType::int32, std::move(axes));
+                              AxisList axes) {
+      add(name, view, is_wanted, Role::input, Strides::any, DType::int32, axes);
     };
     const Axis ends{"batch + 1", p_.batch + 1}, batch{"batch", p_.batch};
     integers("cu_seqlens_q", args_.cu_seqlens_q, p_.layout_q == Layout::ragged, {ends});
@@ -106,10 +108,9 @@ class Describer {
     add("bias", args_.bias, p_.has_bias, Role::input, Strides::any, p_.dtype_bias,
         score_axes(p_.bias_axes));
     const Axis heads{"num_heads_q", p_.num_heads_q};
-    std::vector<Axis> alibi{heads};
-    if (args_.alibi.rank != 1) alibi.insert(alibi.begin(), Axis{"batch", p_.batch, true});
-    add("alibi", args_.alibi, p_.has_alibi, Role::input, Strides::any, DType::fp32,
-        std::move(alibi));
+    const Axis batch{"batch", p_.batch, true};
+    const AxisList alibi = args_.alibi.rank == 1 ? AxisList{heads} : AxisList{batch, heads};
+    add("alibi", args_.alibi, p_.has_alibi, Role::input, Strides::any, DType::fp32, alibi);
     add("sink", args_.sink, p_.has_sink, Role::input, Strides::any, DType::fp32, {heads});
   }
 
@@ -130,16 +131,17 @@ class Describer {
       };
       const auto given = named(args_.tensors);
       if (given == args_.tensors.end()) continue;
-      std::vector<Axis> axes;
+      AxisList axes;
       for (int axis = 0; axis < tensor.rank; ++axis)
         axes.push_back({kAxisNames[axis], 0, false, true});
       add(tensor.name, given->view, true, Role::input, Strides::any, tensor.dtype, axes);
       const auto gradient = named(args_.dtensors);
       if (gradient == args_.dtensors.end()) continue;
       for (int axis = 0; axis < tensor.rank; ++axis)
-        axes[axis] = {kAxisNames[axis], axis < given->view.rank ? given->view.shape[axis] : 0};
+        axes[static_cast<size_t>(axis)] = {kAxisNames[axis],
+                                           axis < given->view.rank ? given->view.shape[axis] : 0};
       add("dtensors." + tensor.name, gradient->view, tensor.needs_grad, Role::output, Strides::any,
-          DType::fp32, std::move(axes));
+          DType::fp32, axes);
     }
   }
 

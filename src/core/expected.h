@@ -3,6 +3,8 @@
 
 #include <sirdar/plan.hpp>
 
+#include <algorithm>
+#include <initializer_list>
 #include <vector>
 
 namespace sirdar {
@@ -13,6 +15,25 @@ struct Axis {
   std::string_view name;
   int64_t size = 0;
   bool may_be_one = false, any = false;
+};
+
+// Up to kMaxRank of them: every run describes its tensors, so they take nothing from the heap.
+class AxisList {
+ public:
+  AxisList() = default;
+  AxisList(std::initializer_list<Axis> axes) : size_(axes.size()) {
+    std::copy(axes.begin(), axes.end(), axes_.begin());
+  }
+  void push_back(const Axis& axis) { axes_[size_++] = axis; }
+  size_t size() const { return size_; }
+  const Axis* begin() const { return axes_.data(); }
+  const Axis* end() const { return axes_.data() + size_; }
+  const Axis& operator[](size_t i) const { return axes_[i]; }
+  Axis& operator[](size_t i) { return axes_[i]; }
+
+ private:
+  std::array<Axis, kMaxRank> axes_{};
+  size_t size_ = 0;
 };
 
 enum class Role : uint8_t { input, output };
@@ -27,7 +48,7 @@ struct Expected {
   Role role;
   Strides strides;
   DType dtype;
-  std::vector<Axis> axes;
+  AxisList axes;
 };
 
 // Every tensor of the call, named expression tensors after the members of Args. Those must have

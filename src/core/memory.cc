@@ -99,16 +99,30 @@ bool fits_address_space(const TensorView& view) {
          base + range.end <= static_cast<Wide>(UINTPTR_MAX);
 }
 
+// Two places coincide where some differences of their indices, not all 0, sum to 0 over the
+// strides. The first that is not 0 may be taken as positive.
 bool overlaps_itself(const TensorView& view) {
   if (is_empty(view)) return false;
-  std::vector<std::pair<int64_t, int64_t>> axes;  // stride, shape
-  for (int axis = 0; axis < view.rank; ++axis)
-    if (view.shape[axis] > 1) axes.emplace_back(view.stride[axis], view.shape[axis]);
-  std::sort(axes.begin(), axes.end());
+  std::vector<Term> terms;
+  for (int axis = 0; axis < view.rank; ++axis) {
+    const Wide stride = view.stride[axis], most = Wide{view.shape[axis]} - 1;
+    if (most == 0) continue;
+    if (stride == 0) return true;
+    terms.push_back({stride < 0 ? -stride : stride, -most, most});
+  }
+  std::sort(terms.begin(), terms.end(),
+            [](const Term& a, const Term& b) { return a.bytes < b.bytes; });
   Wide reach = 0;
-  for (const auto& [stride, shape] : axes) {
-    if (stride <= reach) return true;
-    reach += (Wide{shape} - 1) * stride;
+  bool is_nested = true;
+  for (const Term& term : terms) {
+    is_nested = is_nested && term.bytes > reach;
+    reach += term.most * term.bytes;
+  }
+  while (!is_nested && !terms.empty()) {
+    std::vector<Term> from_here = terms;
+    from_here.back().least = 1;
+    if (Search(std::move(from_here)).possible(0, 0)) return true;
+    terms.pop_back();
   }
   return false;
 }

@@ -19,7 +19,7 @@ ByteRange byte_range(const TensorView& view);
 // Is every touched byte at an address that a pointer can hold?
 bool fits_address_space(const TensorView& view);
 
-// Does some byte belong to two elements? Says yes in doubt, for strides that do not nest.
+// Does some byte belong to two elements? Exact, but for a search that would be long: then yes.
 bool overlaps_itself(const TensorView& view);
 
 // Do two views share a byte? Exact for strides as they occur, interleaved heads and packed q, k, v

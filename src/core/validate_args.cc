@@ -43,7 +43,7 @@ Status check_sane(std::string_view name, const TensorView& view) {
   return {};
 }
 
-bool shape_matches(const TensorView& view, const std::vector<Axis>& axes) {
+bool shape_matches(const TensorView& view, const AxisList& axes) {
   for (size_t axis = 0; axis < axes.size(); ++axis) {
     const int64_t size = view.shape[axis];
     const bool fits =
