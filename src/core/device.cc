@@ -67,6 +67,8 @@ const std::vector<Recorded>& recorded() {
       {"a100", gpu("NVIDIA A100-SXM4-80GB", 80, 108, 163, 40)},
       {"zen4", cpu("recorded Zen 4, 16 cores", Isa::avx512_bf16, 16, 32, 1024)},
       {"emerald_rapids", cpu("recorded Emerald Rapids, 64 cores", Isa::avx512, 64, 48, 2048)},
+      {"sapphire_rapids",
+       cpu("recorded Sapphire Rapids, 56 cores", Isa::avx512_bf16, 56, 48, 2048)},
       {"avx2", cpu("recorded AVX2 desktop, 8 cores", Isa::avx2, 8, 32, 512)},
       {"neon", cpu("recorded Armv8 with NEON, 8 cores", Isa::neon, 8, 64, 1024)},
       {"scalar", cpu("recorded CPU without vectors", Isa::scalar, 1, 32, 1024)},
@@ -92,15 +94,14 @@ bool has_f16c() {
 Isa detect_isa() {
 #if defined(__x86_64__)
   // The builtin also asks the operating system whether it saves the wide registers.
-  const bool has_avx2 =
-      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
-  const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") &&
-                          __builtin_cpu_supports("avx512bw") &&
-                          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  if (has_avx512 && __builtin_cpu_supports("avx512bf16")) return Isa::avx512_bf16;
-  if (has_avx512) return Isa::avx512;
-  if (has_avx2) return Isa::avx2;
-  return Isa::scalar;
+  return best_isa({.avx2 = __builtin_cpu_supports("avx2") != 0,
+                   .fma = __builtin_cpu_supports("fma") != 0,
+                   .f16c = has_f16c(),
+                   .avx512f = __builtin_cpu_supports("avx512f") != 0,
+                   .avx512bw = __builtin_cpu_supports("avx512bw") != 0,
+                   .avx512dq = __builtin_cpu_supports("avx512dq") != 0,
+                   .avx512vl = __builtin_cpu_supports("avx512vl") != 0,
+                   .avx512bf16 = __builtin_cpu_supports("avx512bf16") != 0});
 #elif defined(__aarch64__)
   return Isa::neon;
 #else
@@ -190,6 +191,14 @@ Result<Isa> parse_isa(std::string_view name) {
   return Status(StatusCode::invalid_argument,
                 fmt::format("isa: '{}' is not an instruction set; use one of {}.", name, known),
                 "isa");
+}
+
+Isa best_isa(const X86Features& has) {
+  const bool has_avx2 = has.avx2 && has.fma && has.f16c;
+  const bool has_avx512 = has_avx2 && has.avx512f && has.avx512bw && has.avx512dq && has.avx512vl;
+  if (has_avx512 && has.avx512bf16) return Isa::avx512_bf16;
+  if (has_avx512) return Isa::avx512;
+  return has_avx2 ? Isa::avx2 : Isa::scalar;
 }
 
 bool isa_runs_on(Isa wanted, Isa best) {

@@ -8,6 +8,14 @@
 
 namespace sirdar {
 
+// What an x86-64 CPU and its operating system allow. Every set needs those before it.
+struct X86Features {
+  bool avx2 = false, fma = false, f16c = false;
+  bool avx512f = false, avx512bw = false, avx512dq = false, avx512vl = false;
+  bool avx512bf16 = false;
+};
+Isa best_isa(const X86Features& features);
+
 // May code for `wanted` run where the best instruction set is `best`?
 bool isa_runs_on(Isa wanted, Isa best);
 

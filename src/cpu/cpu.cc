@@ -43,16 +43,20 @@ Status check(const ForwardConfig& config) {
   return {};
 }
 
-// Query rows per tile: large tiles read K and V less often, small ones keep all threads busy.
-int32_t choose_block_m(const Problem& problem, int width, int num_threads) {
+// Query rows per tile: large tiles read K and V less often; small ones leave room for K and V in
+// the L2 cache and keep all threads busy.
+int32_t choose_block_m(const Problem& problem, const Device& device, int width, int num_threads) {
   const int64_t rows = problem.seqlen_q * problem.group_size();
   const int largest = problem.head_dim <= 128 ? 1024 : 256;
+  // Queries, and the accumulators of the tile and of a segment.
+  const int64_t row_bytes = 4 * (problem.head_dim + 2 * problem.value_dim());
   int block_m = std::max(largest, width);
+  while (block_m / 2 >= width && block_m * row_bytes > device.l2_bytes / 4 * 3) block_m /= 2;
   const auto tiles = [&](int rows_per_tile) {
     return problem.batch * problem.num_heads_kv * ((rows + rows_per_tile - 1) / rows_per_tile);
   };
   while (block_m / 2 >= width &&
-         (tiles(block_m) < enough_tiles(num_threads) || rows <= block_m / 2))
+         (!shared_evenly(tiles(block_m), num_threads) || rows <= block_m / 2))
     block_m /= 2;
   return block_m;
 }
@@ -65,8 +69,8 @@ Result<Config> configure(const Problem& problem, const Device& device, const Pla
   config.block_n = problem.head_dim <= 128 ? 256 : 128;
   config.split_n = 1024 / config.block_n;
   config.num_threads = std::min(device.num_threads, kMaxThreads);
-  config.block_m =
-      choose_block_m(problem, kMaxVectors * kernels_for(config.isa).lanes, config.num_threads);
+  config.block_m = choose_block_m(problem, device, kMaxVectors * kernels_for(config.isa).lanes,
+                                  config.num_threads);
   if (Status status = override_fields(config, options.knobs); !status.ok()) return status;
   if (config.isa != isa.value()) {
     const Result<Isa> forced = choose_isa(device, std::string(name_of(config.isa)));

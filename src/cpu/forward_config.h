@@ -16,9 +16,15 @@ struct ForwardConfig {
   bool operator==(const ForwardConfig&) const = default;
 };
 
-// With so many tiles threads share the work well, even where a causal mask makes some of them long:
+// With so many tiles every thread has its share, even where a causal mask makes some of them long:
 // fewer make tiles smaller, or split their keys. Changes who computes what, not the bits.
-constexpr int64_t enough_tiles(int num_threads) { return 8 * int64_t{num_threads}; }
+constexpr int64_t enough_tiles(int num_threads) { return 4 * int64_t{num_threads}; }
+
+// ... and the last round of tiles leaves threads idle for at most an eighth of the time.
+constexpr bool shared_evenly(int64_t tiles, int num_threads) {
+  const int64_t rounds = (tiles + num_threads - 1) / num_threads;
+  return tiles >= enough_tiles(num_threads) && 8 * rounds * num_threads <= 9 * tiles;
+}
 
 template <class C, class Visit>
 constexpr void fields(C& config, Visit visit) {

@@ -32,6 +32,10 @@ Status check_name(std::string_view name, std::string_view argument) {
     if (one == name) return {};
     known += (known.empty() ? "" : ", ") + std::string(one);
   }
+  if (parse_isa(name).ok())
+    return invalid(argument, fmt::format("'{}' is an instruction set, not an implementation; use "
+                                         "one of {}, and the option isa for it.",
+                                         name, known));
   return invalid(argument, fmt::format("'{}' is not an implementation; use one of {}{}.", name,
                                        known, suggestion(name, names)));
 }
@@ -67,7 +71,6 @@ struct Request {
   const Problem& problem;
   const Device& device;
   const PlanOptions& options;
-  std::string_view forced;  // empty: choose
 };
 
 // Why `one` does not serve the request, or its config.
@@ -75,7 +78,8 @@ Result<Config> consider(const Implementation& one, const Request& request) {
   const auto refuse = [](std::string reason) {
     return Status(StatusCode::unsupported, std::move(reason));
   };
-  if (one.is_reference && request.forced.empty() && !request.options.allow_reference)
+  if (one.is_reference && request.options.implementation.empty() &&
+      !request.options.allow_reference)
     return refuse("runs only when named or when allow_reference is set");
   const FeatureSet foreign = request.problem.features().minus(one.understands);
   if (!foreign.empty()) return refuse(fmt::format("does not understand {}", foreign.str()));
@@ -137,9 +141,10 @@ Result<Plan> create_plan(const Problem& problem, const PlanOptions& options, con
   state->problem = problem;
   state->device = facts.value();
   state->options = options;
-  const Request request{state->problem, state->device, state->options, forced.value()};
+  state->options.implementation = forced.value();
+  const Request request{state->problem, state->device, state->options};
   for (const Implementation* one : implementations()) {
-    if (!request.forced.empty() && one->name != request.forced) continue;
+    if (!forced.value().empty() && one->name != forced.value()) continue;
     const Result<Config> config = consider(*one, request);
     if (!config.ok()) {
       // A knob or option that an otherwise willing implementation rejects is the caller's mistake.
@@ -152,7 +157,7 @@ Result<Plan> create_plan(const Problem& problem, const PlanOptions& options, con
     state->name = one->name;
     state->config = config.value();
     state->workspace_bytes = one->workspace_bytes(problem, state->config);
-    if (one->is_reference && request.forced.empty()) say_fallback(*state);
+    if (one->is_reference && forced.value().empty()) say_fallback(*state);
     return Plan(std::move(state));
   }
   return Status(

@@ -1,0 +1,184 @@
+// What is planned for CPUs that are not here, from facts recorded on them.
+#include <gtest/gtest.h>
+
+#include <sirdar/sirdar.hpp>
+
+#include "core/device.h"
+
+namespace sirdar {
+namespace {
+
+constexpr X86Features kSse{};
+constexpr X86Features kAvx2{.avx2 = true, .fma = true, .f16c = true};
+constexpr X86Features kAvx512{.avx2 = true,
+                              .fma = true,
+                              .f16c = true,
+                              .avx512f = true,
+                              .avx512bw = true,
+                              .avx512dq = true,
+                              .avx512vl = true};
+
+X86Features with_bf16() {
+  X86Features features = kAvx512;
+  features.avx512bf16 = true;
+  return features;
+}
+
+Device machine(std::string name, Isa isa, int num_threads, int64_t l1d_kib, int64_t l2_kib) {
+  Device device;
+  device.name = std::move(name);
+  device.isa = isa;
+  device.num_threads = num_threads;
+  device.l1d_bytes = l1d_kib << 10;
+  device.l2_bytes = l2_kib << 10;
+  return device;
+}
+
+// Instruction sets as cpuid lists them, threads, and the data caches of a core.
+const Device kCore2 = machine("Core 2 Duo E8400", best_isa(kSse), 2, 32, 6144);
+const Device kHaswell = machine("Core i7-4770", best_isa(kAvx2), 8, 32, 256);
+const Device kSkylake = machine("Xeon Platinum 8175", best_isa(kAvx512), 48, 32, 1024);
+const Device kZen4 = machine("Ryzen 9 7950X", best_isa(with_bf16()), 32, 32, 1024);
+const Device kSapphire = machine("Xeon Platinum 8480+", best_isa(with_bf16()), 112, 48, 2048);
+const Device kNeoverse = machine("Neoverse V1", Isa::neon, 64, 64, 1024);
+
+Result<Plan> planned(const Device& device, std::string_view text, const PlanOptions& options = {}) {
+  return Plan::create(Problem::parse(text).value(), options, device);
+}
+
+// "block_m=256 " -> 256
+int64_t field(const Plan& plan, const std::string& name) {
+  const std::string config = plan.config();
+  const size_t at = config.find(name + "=");
+  return at == std::string::npos ? -1 : std::stoll(config.substr(at + name.size() + 1));
+}
+
+TEST(PlanElsewhere, TheBestInstructionsNeedEveryPartOfTheirSet) {
+  EXPECT_EQ(kCore2.isa, Isa::scalar);
+  EXPECT_EQ(kHaswell.isa, Isa::avx2);
+  EXPECT_EQ(kSkylake.isa, Isa::avx512);
+  EXPECT_EQ(kZen4.isa, Isa::avx512_bf16);
+  X86Features features = with_bf16();
+  features.avx512dq = false;
+  EXPECT_EQ(best_isa(features), Isa::avx2);
+  features.fma = false;
+  EXPECT_EQ(best_isa(features), Isa::scalar);
+  features = kAvx2;
+  features.avx512bf16 = true;
+  EXPECT_EQ(best_isa(features), Isa::avx2);
+}
+
+#if defined(__x86_64__)
+// By hand: a tile takes 4 (head_dim + 2 head_dim_v) bytes a row, at most 3/4 of L2, at most 1024
+// rows (256 above a head_dim of 128); then it is halved until there are 4 tiles a thread and the
+// last round of tiles wastes no more than an eighth.
+TEST(PlanElsewhere, EveryMachineGetsItsOwnInstructionsAndTiles) {
+  struct Case {
+    const Device& device;
+    std::string_view problem, isa;
+    int64_t block_m, block_n;
+  };
+  const Case cases[] = {
+      // 768 bytes a row; 8 heads of 4096 rows
+      {kCore2, "s4096 h8 d64 causal", "scalar", 1024, 256},
+      {kHaswell, "s4096 h8 d64 causal", "avx2", 256, 256},    // 196608 / 768
+      {kSkylake, "s4096 h8 d64 causal", "avx512", 128, 256},  // 256 tiles, 192 wanted
+      {kZen4, "s4096 h8 d64 causal", "avx512", 256, 256},     // 128 of 128
+      {kSapphire, "s4096 h8 d64 causal", "avx512", 64, 256},  // 512 tiles in 5 rounds, 448 wanted
+      // 1536 bytes a row; work enough for large tiles
+      {kHaswell, "b64 s4096 h8 d128", "avx2", 128, 256},
+      {kZen4, "b64 s4096 h8 d128", "avx512", 512, 256},
+      {kSapphire, "b64 s4096 h8 d128", "avx512", 1024, 256},
+      // 4 queries share a K/V head and a tile; tiles are no larger than their rows
+      {kZen4, "b4 sq1 sk8192 hq32 hkv8 d128", "avx512", 32, 256},
+      {kHaswell, "b4 sq1 sk8192 hq32 hkv8 d128", "avx2", 16, 256},
+      {kZen4, "b64 s4096 h8 d512", "avx512", 128, 128},  // 6144 bytes a row
+  };
+  for (const Case& one : cases) {
+    const Result<Plan> plan = planned(one.device, one.problem);
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    SCOPED_TRACE(one.device.name + " " + std::string(one.problem) + " " + plan.value().config());
+    EXPECT_EQ(plan.value().name(), "cpu.forward");
+    EXPECT_NE(plan.value().config().find("isa=" + std::string(one.isa)), std::string::npos);
+    EXPECT_EQ(field(plan.value(), "block_m"), one.block_m);
+    EXPECT_EQ(field(plan.value(), "block_n"), one.block_n);
+    EXPECT_EQ(field(plan.value(), "num_threads"), one.device.num_threads);
+  }
+}
+
+TEST(PlanElsewhere, ForcedInstructionsAreWeakerOnesOfTheSameFamily) {
+  for (const char* isa : {"scalar", "avx2", "avx512"}) {
+    PlanOptions options;
+    options.isa = isa;
+    const Result<Plan> plan = planned(kZen4, "s512 h4", options);
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    EXPECT_NE(plan.value().config().find("isa=" + std::string(isa) + " "), std::string::npos);
+  }
+}
+#endif
+
+TEST(PlanElsewhere, AnArmIsServed) {
+  const Result<Plan> plan = planned(kNeoverse, "s4096 h8 d64 causal");
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_EQ(plan.value().name(), "cpu.forward");
+  EXPECT_EQ(field(plan.value(), "block_m"), 128);  // 256 tiles for 64 threads
+}
+
+TEST(PlanElsewhere, WhatAMachineLacksIsRefusedInOneSentence) {
+  struct Case {
+    const Device& device;
+    const char* isa;
+    std::string_view message;
+  };
+  const Case cases[] = {
+      {kHaswell, "avx512",
+       "isa: 'avx512' does not run on Core i7-4770, whose best is avx2; leave "
+       "isa empty for the best."},
+      {kCore2, "avx2",
+       "isa: 'avx2' does not run on Core 2 Duo E8400, whose best is scalar; leave "
+       "isa empty for the best."},
+      {kNeoverse, "avx2",
+       "isa: 'avx2' does not run on Neoverse V1, whose best is neon; leave isa "
+       "empty for the best."},
+      {kSapphire, "neon",
+       "isa: 'neon' does not run on Xeon Platinum 8480+, whose best is "
+       "avx512_bf16; leave isa empty for the best."},
+      {kSkylake, "avx512_bf16",
+       "isa: 'avx512_bf16' does not run on Xeon Platinum 8175, whose best "
+       "is avx512; leave isa empty for the best."},
+      {kZen4, "amx",
+       "isa: 'amx' is not an instruction set; use one of scalar, neon, avx2, avx512, "
+       "avx512_bf16."}};
+  for (const Case& one : cases) {
+    PlanOptions options;
+    options.isa = one.isa;
+    const Result<Plan> plan = planned(one.device, "s512 h4", options);
+    ASSERT_FALSE(plan.ok()) << one.isa;
+    EXPECT_EQ(plan.status().code(), StatusCode::invalid_argument);
+    EXPECT_EQ(plan.status().message(), one.message);
+  }
+}
+
+// Scratch is the memory map of src/cpu/README.md, once a slot.
+TEST(PlanElsewhere, ScratchGrowsWithTheSlotsAndTheTiles) {
+  for (const Device& device : {kCore2, kHaswell, kSkylake, kZen4, kSapphire, kNeoverse}) {
+    for (const std::string_view text : {"b64 s4096 h8 d64", "b64 s4096 h8 d128 bf16 bias"}) {
+      const Plan plan = planned(device, text).value();
+      const int64_t d = plan.problem().head_dim, block_n = field(plan, "block_n");
+      // Queries, two accumulators, a packed block of K and of V.
+      const int64_t floats = field(plan, "block_m") * 3 * d + 2 * block_n * d;
+      const auto bytes = static_cast<int64_t>(plan.workspace_bytes());
+      EXPECT_GE(bytes, device.num_threads * 4 * floats) << device.name << ' ' << text;
+      EXPECT_LE(bytes, device.num_threads * 6 * floats) << device.name << ' ' << text;
+    }
+  }
+}
+
+TEST(PlanElsewhere, APlanForWiderVectorsDoesNotRunHere) {
+  if (isa_runs_on(Isa::avx512_bf16, Device::host().isa)) GTEST_SKIP() << "this CPU has them all";
+  const Plan plan = planned(kZen4, "s0").value();
+  EXPECT_EQ(plan.run({}).code(), StatusCode::device_error);
+}
+
+}  // namespace
+}  // namespace sirdar
