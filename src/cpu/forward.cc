@@ -148,7 +148,7 @@ ForwardCall::ForwardCall(const Problem& problem_in, const ForwardConfig& config_
       output_bytes(size_bytes(problem.output_dtype())) {
   if (problem.needs_lse) lse = row_statistics_map(args.lse, problem.layout_q);
   if (problem.needs_max_logit) max_logit = row_statistics_map(args.max_logit, problem.layout_q);
-  has_logit_terms = problem.softcap > 0 || problem.has_alibi || shape.has_bias;
+  has_logit_terms = problem.softcap > 0 || problem.has_alibi || problem.has_bias;
 }
 
 size_t forward_workspace_bytes(const Problem& problem, const ForwardConfig& config) {

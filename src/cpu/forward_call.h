@@ -45,7 +45,7 @@ struct ForwardCall {
   Dropout dropout;
   size_t input_format, output_format;  // indices into the tables of kernels
   int64_t input_bytes, output_bytes;   // of an element
-  bool has_logit_terms = false;        // more than the scaled dot product
+  bool has_logit_terms = false;        // more than the scaled dot product and masks
 
   ForwardCall(const Problem& problem, const ForwardConfig& config, const Args& args);
 };

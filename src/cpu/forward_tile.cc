@@ -152,8 +152,8 @@ Cover Tile::visible_part(const Panel& panel, const Block& block, Range& keys) co
   Cover cover = coverage(mask_, panel.rows, keys);
   if (call_.problem.has_document)
     cover = both(cover, coverage(panel.documents_q, block.documents_k));
-  // A tensor that is read pair by pair may mask any of them.
-  if (terms_.has_pair_tensors()) cover = both(cover, Cover::part);
+  if (cover != Cover::none && terms_.has_pair_tensors())
+    cover = both(cover, terms_.pair_cover(panel.first_lane, panel.num_lanes, keys));
   return cover;
 }
 
@@ -193,6 +193,7 @@ void Tile::run_panel(const Panel& panel, const Block& block, AccumulatorState& s
   const MicroKernels& kernels = call_.kernels;
   const int num_keys = static_cast<int>(keys.size());
   float* row_max = state.row_max + panel.first_lane;
+  pairs_ = nullptr;
   if (block.is_narrow) {
     score_narrow(panel, block, keys, row_max);
   } else {
@@ -305,6 +306,7 @@ void Tile::apply_logits(const Panel& panel, const Block& block, Range keys, Cove
     }
   }
   terms_.fill(args, panel.first_lane, panel.num_lanes, panel.width, keys);
+  pairs_ = args.bias;
   call_.kernels.logits[panel.vectors - 1](args);
 }
 
@@ -349,8 +351,7 @@ bool Tile::is_visible(const Panel& panel, const Block& block, Range keys, int la
   if (call_.problem.has_document &&
       scratch_.document_q[at] != scratch_.document_k[key - block.keys.begin])
     return false;
-  return !terms_.has_pair_tensors() ||
-         scratch_.bias[(key - keys.begin) * panel.width + lane] != -kInf;
+  return pairs_ == nullptr || pairs_[(key - keys.begin) * panel.width + lane] != -kInf;
 }
 
 void Tile::add_nonfinite_values(const Panel& panel, const Block& block, Range keys,

@@ -78,6 +78,8 @@ class Tile {
   int num_rows_ = 0;  // of this tile: those the caller owns
   int num_live_ = 0;  // those that take part
   int num_panels_ = 0;
+  // Bias and boolean mask of the panel at work, as in LogitArgs; null: they hide nothing there.
+  const float* pairs_ = nullptr;
 };
 
 }  // namespace sirdar::cpu

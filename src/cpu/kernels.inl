@@ -259,6 +259,7 @@ __attribute__((noinline)) void pv_block(const PvArgs& args) {
 #include "cpu/dropout.inl"
 #include "cpu/narrow.inl"
 #include "cpu/pack.inl"
+#include "cpu/pair_kernels.inl"
 
 // An empty state (sum 0, maximum -inf) changes nothing, bit for bit: its factor is 0, the
 // other's 1.
@@ -347,6 +348,11 @@ constexpr MicroKernels make_table(Isa isa) {
           .rows = kRows,
           .qk = {qk_block<1>, qk_block<2>},
           .logits = {logit_block<1>, logit_block<2>},
+          .bias = {{turn_pairs<Added<Fp32>, 1>, turn_pairs<Added<Fp32>, 2>},
+                   {turn_pairs<Added<Bf16>, 1>, turn_pairs<Added<Bf16>, 2>},
+                   {turn_pairs<Added<Fp16>, 1>, turn_pairs<Added<Fp16>, 2>}},
+          .hide = {turn_pairs<Hidden, 1>, turn_pairs<Hidden, 2>},
+          .mask_content = mask_content,
           .softmax = {softmax_block<1>, softmax_block<2>},
           .pv = {pv_block<1>, pv_block<2>},
           .narrow_qk = {narrow_qk<Fp32>, narrow_qk<Bf16>, narrow_qk<Fp16>, narrow_qk<E4m3>},

@@ -101,19 +101,55 @@ void LogitTerms::fill(LogitArgs& args, int first_lane, int num_lanes, int width,
     args.q_pos = scratch_.q_pos_in_block;
   }
   if (!has_pair_tensors()) return;
-  for (int lane = 0; lane < num_lanes; ++lane) {
-    float* column = scratch_.bias + lane;
-    if (has_bias_) {
-      fill_bias(first_lane + lane, keys, column, width);
-    } else {
-      for (int64_t j = 0; j < keys.size(); ++j) column[j * width] = 0;
-    }
-    if (has_mask_) fill_mask(first_lane + lane, keys, column, width);
-  }
-  for (int64_t j = 0; j < keys.size(); ++j) {  // lanes that stand for no query
-    std::fill(scratch_.bias + j * width + num_lanes, scratch_.bias + (j + 1) * width, 0.0f);
-  }
+  load_pairs(first_lane, num_lanes, width, keys);
   args.bias = scratch_.bias;
+}
+
+LogitTerms::PairRows LogitTerms::pair_rows(const PairTensor& tensor, int first_lane, int num_lanes,
+                                           Position first_key) const {
+  PairRows rows;
+  for (int lane = 0; lane < num_lanes; ++lane) {
+    const int64_t offset = row_offset(tensor, first_lane + lane) + first_key;
+    rows.at[lane] = static_cast<const std::byte*>(tensor.data) + offset * size_bytes(tensor.dtype);
+  }
+  return rows;
+}
+
+Cover LogitTerms::pair_cover(int first_lane, int num_lanes, Range keys) const {
+  // Any bias may be -inf.
+  const Cover otherwise = has_bias_ ? Cover::part : Cover::all;
+  if (!has_mask_) return otherwise;
+  if (mask_.stride_key != 1) return Cover::part;
+  const PairRows rows = pair_rows(mask_, first_lane, num_lanes, keys.begin);
+  switch (call_.kernels.mask_content(rows.at, num_lanes, static_cast<int>(keys.size()))) {
+    case kShowsSome:
+      return otherwise;
+    case kHidesSome:
+      return Cover::none;
+    default:
+      return Cover::part;
+  }
+}
+
+void LogitTerms::load_pairs(int first_lane, int num_lanes, int width, Range keys) const {
+  const MicroKernels& kernels = call_.kernels;
+  const int vectors = width / kernels.lanes, num_keys = static_cast<int>(keys.size());
+  if (has_bias_ && bias_.stride_key == 1) {
+    const PairRows rows = pair_rows(bias_, first_lane, num_lanes, keys.begin);
+    const auto format = static_cast<size_t>(bias_.dtype);
+    kernels.bias[format][vectors - 1]({rows.at, scratch_.bias, num_keys});
+  } else {
+    std::fill_n(scratch_.bias, keys.size() * width, 0.0f);
+    for (int lane = 0; has_bias_ && lane < num_lanes; ++lane)
+      fill_bias(first_lane + lane, keys, scratch_.bias + lane, width);
+  }
+  if (has_mask_ && mask_.stride_key == 1) {
+    const PairRows rows = pair_rows(mask_, first_lane, num_lanes, keys.begin);
+    kernels.hide[vectors - 1]({rows.at, scratch_.bias, num_keys});
+  } else {
+    for (int lane = 0; has_mask_ && lane < num_lanes; ++lane)
+      fill_mask(first_lane + lane, keys, scratch_.bias + lane, width);
+  }
 }
 
 int64_t LogitTerms::row_offset(const PairTensor& tensor, int lane) const {

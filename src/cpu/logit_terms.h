@@ -25,6 +25,8 @@ class LogitTerms {
   DocumentRange load_documents(int64_t b, Range keys);
   // Bias or boolean mask: read for every pair.
   bool has_pair_tensors() const { return has_bias_ || has_mask_; }
+  // What they may hide of these keys from these lanes.
+  Cover pair_cover(int first_lane, int num_lanes, Range keys) const;
   // Completes args for the keys of a panel, except for lo, hi and the document ids.
   void fill(LogitArgs& args, int first_lane, int num_lanes, int width, Range keys);
 
@@ -37,6 +39,14 @@ class LogitTerms {
   };
   static PairTensor pair_tensor(const TensorView& view);
   int64_t row_offset(const PairTensor& tensor, int lane) const;
+  // Where the elements of a panel's lanes start, for a stride of 1 along the keys; null for lanes
+  // that stand for no query.
+  struct PairRows {
+    const void* at[kMaxVectors * kMaxLanes] = {};
+  };
+  PairRows pair_rows(const PairTensor& tensor, int first_lane, int num_lanes,
+                     Position first_key) const;
+  void load_pairs(int first_lane, int num_lanes, int width, Range keys) const;
   void fill_bias(int lane, Range keys, float* column, int width) const;
   void fill_mask(int lane, Range keys, float* column, int width) const;
 

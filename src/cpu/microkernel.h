@@ -8,6 +8,7 @@
 namespace sirdar::cpu {
 
 inline constexpr int kMaxVectors = 2;
+inline constexpr int kMaxLanes = 16;  // of a vector
 
 // Formats that rows of q, k and v, and of out, come in; an index is that of the DType.
 inline constexpr int kInputFormats = 4;   // fp32, bf16, fp16, fp8_e4m3
@@ -53,6 +54,16 @@ struct LogitArgs {
   const int32_t* document_q = nullptr;  // [width]
   const int32_t* document_k = nullptr;  // [num_keys]
 };
+
+// A tensor with an element for every pair of a run of keys, in the caller's memory.
+struct PairArgs {
+  const void* const* rows = nullptr;  // [width], each [num_keys]; null: no query
+  float* panel = nullptr;             // [num_keys, width]
+  int num_keys = 0;
+};
+
+// What a part of a boolean mask holds.
+inline constexpr unsigned kShowsSome = 1, kHidesSome = 2;
 
 // scores -> exp(scores - max_out) in place; row_sum = row_sum * alpha + their sum.
 struct SoftmaxArgs {
@@ -158,6 +169,11 @@ struct MicroKernels {
   int rows;   // of a register block
   void (*qk[kMaxVectors])(const QkArgs&);
   void (*logits[kMaxVectors])(const LogitArgs&);
+  // panel = bias, as floats; 0 where there is no query
+  void (*bias[kOutputFormats][kMaxVectors])(const PairArgs&);
+  // panel = -inf where a boolean mask hides a pair
+  void (*hide[kMaxVectors])(const PairArgs&);
+  unsigned (*mask_content)(const void* const* rows, int num_rows, int num_keys);
   void (*softmax[kMaxVectors])(const SoftmaxArgs&);
   void (*pv[kMaxVectors])(const PvArgs&);
   void (*narrow_qk[kInputFormats])(const NarrowQkArgs&);
