@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <string_view>
+#include <utility>
 
 #include "api/c_structs.h"
 #include "core/validate.h"
@@ -38,12 +40,31 @@ sirdar_status fail(StatusCode code, const char* text) noexcept {
   return static_cast<sirdar_status>(code);
 }
 
+// The sentences speak of the C++ interface; where C has another name for something, it is given.
+std::string in_c_terms(std::string text) {
+  constexpr std::pair<std::string_view, std::string_view> kTerms[] = {
+      {"set has_mask_tensor", "set has_mask"},
+      {"leave the side out for unbounded", "SIRDAR_UNBOUNDED for no bound"},
+      {"or leave it unset for 1/sqrt(head_dim)", "or clear has_softmax_scale for 1/sqrt(head_dim)"},
+      {"or leave it unset.", "or SIRDAR_DTYPE_default."},
+      {"make the plan for Device::host()", "make the plan with a device of NULL"},
+      {"Plan::workspace_bytes()", "sirdar_plan_workspace_bytes()"},
+      {"allow_reference is set", "options.allow_reference is set"},
+  };
+  for (const auto& [said, meant] : kTerms) {
+    if (const size_t at = text.find(said); at != std::string::npos)
+      text.replace(at, said.size(), meant);
+  }
+  return text;
+}
+
 // No exception may cross into C.
 template <class F>
 sirdar_status guarded(F function) noexcept {
   try {
     const Status status = function();
-    return status.ok() ? SIRDAR_STATUS_ok : fail(status.code(), status.message().c_str());
+    return status.ok() ? SIRDAR_STATUS_ok
+                       : fail(status.code(), in_c_terms(status.message()).c_str());
   } catch (const std::bad_alloc&) {
     return fail(StatusCode::out_of_memory,
                 "memory could not be had; free some or use smaller sizes.");

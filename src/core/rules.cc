@@ -72,6 +72,7 @@ constexpr Rule kRules[] = {
     {"V062", "dtensors", "the tensor gradients given are those of the problem, each once"},
     {"V063", "dropout_seed", "dropout_seed and dropout_offset are 0 without dropout"},
     {"V064", "q", "a tensor has rank 0 to 4, sizes of 0 or more and a known dtype"},
+    {"V065", "v", "paged k and v have as many pages, which one page table numbers"},
     // The arguments of a merge.
     {"V070", "out_a", "merge takes out_a, lse_a, out_b, lse_b, out and lse"},
     {"V071", "out_a",

@@ -129,6 +129,16 @@ Status check_one(const Expected& e) {
   return check_memory(e);
 }
 
+// One table leads to both.
+Status check_num_pages(const Problem& p, const Args& args) {
+  const int64_t k = args.k.shape[0], v = args.v.shape[0];
+  if (p.layout_kv != Layout::paged || k == v) return {};
+  return broken("V065", "v",
+                fmt::format("it has {} pages and k has {}; one page_table leads to both, so give "
+                            "them as many.",
+                            v, k));
+}
+
 Status check_overlaps(const std::vector<Expected>& all) {
   for (const Expected& output : all) {
     if (output.role != Role::output || !output.view->present()) continue;
@@ -198,6 +208,7 @@ Status validate(const Problem& problem, const Args& args, DeviceKind kind) {
   const std::vector<Expected> all = expected_tensors(problem, args);
   for (const Expected& expected : all)
     if (Status status = check_one(expected); !status.ok()) return status;
+  if (Status status = check_num_pages(problem, args); !status.ok()) return status;
   if (Status status = check_overlaps(all); !status.ok()) return status;
   // Memory of another device cannot be looked at from here.
   return kind == DeviceKind::cpu ? validate_contents(problem, args) : Status();

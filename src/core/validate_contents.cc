@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "core/geometry.h"
 #include "core/rules.h"
 
@@ -68,7 +66,7 @@ Status check_seqused(const Side& side, int64_t batch) {
 }
 
 Status check_pages(const Problem& p, const Args& args) {
-  const int64_t num_pages = std::min(args.k.shape[0], args.v.shape[0]);
+  const int64_t num_pages = args.k.shape[0];
   const IntArray used = int_array(args.seqused_k);
   const int64_t stride_batch = stride_or_zero(args.page_table, 0);
   const int64_t stride_page = stride_or_zero(args.page_table, 1);

@@ -67,13 +67,23 @@ double larger(double a, double b) {  // NaN if either is
   return std::isnan(a) || a > b ? a : b;
 }
 
+// A NaN among the logits is the result, unless the largest is +inf whatever the NaN stands for.
+double largest_logit(const std::vector<Pair>& pairs) {
+  double largest = -kInf;
+  for (const Pair& pair : pairs) {
+    if (pair.logit == kInf) return kInf;
+    largest = larger(largest, pair.logit);
+  }
+  return largest;
+}
+
 }  // namespace
 
 // "Softmax": fills in the weights. The largest logit is found first, so that logits of any level
 // keep their differences; a row without any weight is empty.
 RowSoftmax softmax(std::vector<Pair>& pairs, double sink) {
   RowSoftmax row;
-  for (const Pair& pair : pairs) row.max_logit = larger(row.max_logit, pair.logit);
+  row.max_logit = largest_logit(pairs);
   const double level = larger(row.max_logit, sink);
   if (level == -kInf) return row;
   double sum = std::exp(sink - level);

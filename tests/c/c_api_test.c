@@ -98,11 +98,20 @@ static void test_values_out_of_range(void) {
   problem.is_causal = 1;
   problem.mask_axes = 16;
   CHECK(sirdar_problem_validate(&problem) == SIRDAR_STATUS_invalid_argument && said("mask_axes"));
+  /* What to do is said in the names of this interface. */
+  problem.mask_axes = SIRDAR_AXIS_key;
+  CHECK(sirdar_problem_validate(&problem) == SIRDAR_STATUS_invalid_argument);
+  CHECK(said("set has_mask or leave them"));
   problem.mask_axes = SIRDAR_AXIS_all;
   problem.has_softmax_scale = 1;
   problem.softmax_scale = (float)NAN;
   CHECK(sirdar_problem_validate(&problem) == SIRDAR_STATUS_invalid_argument && said("nan"));
+  CHECK(said("or clear has_softmax_scale"));
   problem.has_softmax_scale = 0;
+  problem.window_left = -1;
+  CHECK(sirdar_problem_validate(&problem) == SIRDAR_STATUS_invalid_argument);
+  CHECK(said("SIRDAR_UNBOUNDED for no bound"));
+  problem.window_left = SIRDAR_UNBOUNDED;
   CHECK(sirdar_problem_validate(&problem) == SIRDAR_STATUS_ok);
   problem.num_tensors = 1;
   CHECK(sirdar_problem_validate(&problem) == SIRDAR_STATUS_invalid_argument && said("NULL"));
@@ -173,6 +182,24 @@ static void test_run(void) {
   free(block);
 }
 
+static void test_missing_workspace(void) {
+  const int64_t shape[4] = {1, 1, 1, 1};
+  float q = 1.0F, k = 2.0F, v = 3.0F, out = NAN;
+  sirdar_args args;
+  sirdar_plan* plan = NULL;
+  CHECK(sirdar_plan_create_from_text("s1 d1", NULL, &plan) == SIRDAR_STATUS_ok);
+  if (plan == NULL) return;
+  CHECK(sirdar_args_init(&args, sizeof args) == SIRDAR_STATUS_ok);
+  args.q = sirdar_tensor_contiguous(&q, SIRDAR_DTYPE_fp32, 4, shape);
+  args.k = sirdar_tensor_contiguous(&k, SIRDAR_DTYPE_fp32, 4, shape);
+  args.v = sirdar_tensor_contiguous(&v, SIRDAR_DTYPE_fp32, 4, shape);
+  args.out = sirdar_tensor_contiguous(&out, SIRDAR_DTYPE_fp32, 4, shape);
+  CHECK(sirdar_run(plan, &args, NULL) == SIRDAR_STATUS_invalid_argument);
+  CHECK(said("pass sirdar_plan_workspace_bytes() of them"));
+  CHECK(isnan(out));
+  sirdar_plan_destroy(plan);
+}
+
 /* (4, ln 1) and (8, ln 3) over different keys merge to the run above. */
 static void test_merge(void) {
   const int64_t shape_out[4] = {1, 1, 1, 1}, shape_lse[3] = {1, 1, 1};
@@ -195,6 +222,7 @@ int main(void) {
   test_values_out_of_range();
   test_texts();
   test_run();
+  test_missing_workspace();
   test_merge();
   if (failures == 0) printf("all checks passed\n");
   return failures == 0 ? 0 : 1;

@@ -49,6 +49,31 @@ TEST(Infinities, PlusInfinityMakesItsRowNanAndNoOther) {
   }
 }
 
+// A NaN is the largest logit, but not beside +inf, which is the largest whatever the NaN stands
+// for.
+TEST(Infinities, TheLargestLogitOfInfinityAndNan) {
+  Call call("fwd b1 sq1 sk4 hq1 hkv1 d1 fp32 scale:1 bias lse max_logit");
+  call.q.fill(1);
+  call.k.fill({1, 2, 3, 4});
+  call.v.fill(1);
+  const auto expect_largest = [&](std::vector<double> bias, double wanted) {
+    call.bias.fill(bias);
+    for (const Variant& variant : variants(call.problem)) {
+      SCOPED_TRACE(variant.str());
+      ASSERT_TRUE(call.run(variant).ok());
+      const double largest = call.max_logit.at({0, 0, 0});
+      EXPECT_TRUE(std::isnan(wanted) ? std::isnan(largest) : largest == wanted) << largest;
+      EXPECT_TRUE(std::isnan(call.lse.at({0, 0, 0})));
+      EXPECT_TRUE(std::isnan(call.out.at({0, 0, 0, 0})));
+    }
+  };
+  expect_largest({0, 0, kNan, 0}, kNan);
+  expect_largest({0, kInfinity, 0, 0}, kInfinity);
+  expect_largest({0, kInfinity, kNan, 0}, kInfinity);
+  expect_largest({0, kNan, kInfinity, 0}, kInfinity);
+  expect_largest({kNan, kNan, kNan, kNan}, kNan);
+}
+
 TEST(Infinities, MinusInfinityByArithmeticWeighsNothing) {
   Call call("fwd b1 sq2 sk3 hq1 hkv1 d1 fp32 scale:1 lse max_logit");
   call.q.fill({1, 1});

@@ -47,6 +47,11 @@ const std::vector<Case>& cases() {
       {"V048", kDense, [](Args& a) { a.out.stride[1] = -32; }, "out: axis 1 has stride -32"},
       {"V048", kDense, [](Args& a) { a.lse.stride[2] = 0; }, "lse: axis 2 has stride 0"},
       {"V049", kDense, [](Args& a) { a.out.stride[1] = 31; }, "two elements in one place"},
+      {"V049", kDense,
+       [](Args& a) {
+         a.lse.stride = {15, 5, 2};
+       },
+       "two elements in one place"},
       {"V050", kDense, [](Args& a) { a.out.data = shifted(a.q.data, 4); },
        "out: it shares memory with q"},
       {"V050", kBackward, [](Args& a) { a.dk.data = a.dv.data; }, "dk: it shares memory with dv"},
@@ -80,6 +85,7 @@ const std::vector<Case>& cases() {
       {"V064", kDense, [](Args& a) { a.q.rank = 5; }, "q: rank 5"},
       {"V064", kDense, [](Args& a) { a.q.shape[0] = -2; }, "negative size"},
       {"V064", kDense, [](Args& a) { a.q.dtype = static_cast<DType>(77); }, "dtype 77"},
+      {"V065", kPaged, [](Args& a) { a.v.shape[0] = 3; }, "v: it has 3 pages and k has 4"},
   };
   return all;
 }
@@ -95,6 +101,14 @@ TEST(ValidateArgs, EachRuleIsSaid) {
     one.breaks(call.args);
     expect_broken(check(call), one.rule, one.message);
   }
+}
+
+// 4 * 5 of one stride is the first sum of two strides that falls on another.
+TEST(ValidateArgs, StridesOfAnOutputNeedNotNest) {
+  SmallCall call = call_of(kDense);
+  call.args.lse.data = call.make(DType::fp32, {200}).data;
+  call.args.lse.stride = {100, 5, 4};
+  EXPECT_EQ(check(call).message(), "");
 }
 
 TEST(ValidateArgs, EveryRuleHasACase) {
