@@ -24,9 +24,9 @@ struct Job {
   int64_t count;
   int max_slots;
   std::atomic<int64_t> next{0};
-  // Guarded by the pool's mutex.
-  int joined = 0;  // slots handed out
-  int active = 0;  // workers inside
+  // Changed under the pool's mutex.
+  int joined = 0;              // slots handed out
+  std::atomic<int> active{0};  // workers inside
   Job* following = nullptr;
 
   bool wants_workers() const {
@@ -56,7 +56,12 @@ class Pool {
     Job** link = &jobs_;
     while (*link != &job) link = &(*link)->following;
     *link = job.following;  // nobody can join any more
-    done_.wait(lock, [&] { return job.active == 0; });
+    if (job.active == 0) return;
+    lock.unlock();
+    const auto is_done = [&] { return job.active.load(std::memory_order_acquire) == 0; };
+    if (look_around(kWaitForLastItem, is_done)) return;
+    lock.lock();
+    done_.wait(lock, is_done);
   }
 
   void lock() { mutex_.lock(); }
@@ -100,19 +105,24 @@ class Pool {
         continue;
       }
       lock.unlock();
-      spin_until_posted(seen);
+      look_around(kWaitForNextCall,
+                  [&] { return num_posted_.load(std::memory_order_acquire) != seen; });
       lock.lock();
       if (job_to_join() == nullptr) wake_.wait(lock);
     }
   }
 
-  // Calls often come in rows; a sleeping thread costs some 40 us to wake, so look around first.
-  void spin_until_posted(int64_t seen) const {
-    const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(20);
-    while (num_posted_.load(std::memory_order_acquire) == seen &&
-           std::chrono::steady_clock::now() < end) {
+  // A sleeping thread costs some 40 us to wake. Calls often come in rows, and the last items of a
+  // job end at about the same time, so threads look around before they sleep.
+  static constexpr std::chrono::microseconds kWaitForNextCall{20}, kWaitForLastItem{50};
+  template <class Condition>
+  static bool look_around(std::chrono::microseconds time, const Condition& condition) {
+    const auto end = std::chrono::steady_clock::now() + time;
+    while (!condition()) {
+      if (std::chrono::steady_clock::now() >= end) return false;
       std::this_thread::yield();
     }
+    return true;
   }
 
   std::mutex mutex_;

@@ -24,6 +24,7 @@ Tile::Tile(const ForwardCall& call, Scratch& scratch, int64_t tile)
     : call_(call), scratch_(scratch), terms_(call, scratch) {
   const WorkGrid& grid = call.grid;
   const int64_t block_m = call.config.block_m;
+  group_ = static_cast<int>(call.problem.group_size());
   b_ = tile / grid.tiles / grid.num_heads_kv;
   head_kv_ = tile / grid.tiles % grid.num_heads_kv;
   // Longest first: under a causal mask the last queries see the most keys.

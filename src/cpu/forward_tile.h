@@ -42,9 +42,13 @@ class Tile {
     bool is_finite = true;   // V, where has_part
   };
 
-  int group() const { return static_cast<int>(call_.problem.group_size()); }
-  int64_t query_of(int lane) const { return (first_row_ + lane) / group(); }
-  int64_t head_of(int lane) const { return head_kv_ * group() + (first_row_ + lane) % group(); }
+  int group() const { return group_; }
+  int64_t query_of(int lane) const {
+    return group_ == 1 ? first_row_ + lane : (first_row_ + lane) / group_;
+  }
+  int64_t head_of(int lane) const {
+    return group_ == 1 ? head_kv_ : head_kv_ * group_ + (first_row_ + lane) % group_;
+  }
   Panel panel(int index) const;
   void prepare_block(Block& block, Range next);
   void locate(KeyRows& rows, Range keys) const;
@@ -75,6 +79,7 @@ class Tile {
   StructuredMask mask_;
   Segments segments_;
   LogitTerms terms_;
+  int group_;
   int num_rows_ = 0;  // of this tile: those the caller owns
   int num_live_ = 0;  // those that take part
   int num_panels_ = 0;
