@@ -1,6 +1,9 @@
 #include "cpu/backward.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <thread>
 
 #include "core/geometry.h"
 #include "cpu/backward_item.h"
@@ -23,19 +26,43 @@ int64_t bias_rows(const Problem& problem) {
          (problem.bias_axes.head ? problem.num_heads_q : 1);
 }
 
+// Ranges of the longest sequence; one at least, so that a gradient of nothing is written too.
+int64_t query_ranges(const Problem& problem, const BackwardConfig& config) {
+  return std::max<int64_t>(1, ceil_div(problem.seqlen_q, config.range_m));
+}
+int64_t key_ranges(const Problem& problem, const BackwardConfig& config) {
+  return std::max<int64_t>(1, ceil_div(problem.seqlen_k, config.range_n));
+}
+
+// Working memory for a gradient that several items add to and that is not fp32.
+GradientSum partial_sums(Carver& carver, bool is_wanted, int64_t rows, int64_t heads,
+                         int64_t seqlen, int64_t columns) {
+  GradientSum result;
+  if (!is_wanted) return result;
+  result.sums = carver.take<float>(rows * heads * columns);
+  result.sums_map.stride_batch = seqlen * columns;
+  result.sums_map.stride_row = columns;
+  result.sums_map.stride_head = rows * columns;
+  return result;
+}
+
 // Where the pieces of a workspace lie: row states, sums, then the slots.
 struct BackwardWorkspace {
   size_t slot_bytes = 0, slots_at = 0, total = 0;
   std::byte* base = nullptr;
   RowStates rows;
   float* bias_per_key = nullptr;  // [bias_rows][seqlen_k]
+  int32_t* progress = nullptr;    // [batch][num_heads_kv][query range]
+  int64_t num_progress = 0;
+  GradientSum dq, dk, dv;
 
   BackwardWorkspace(const Problem& problem, const BackwardConfig& config, void* memory)
       : base(static_cast<std::byte*>(memory)) {
     const BackwardShape shape = backward_shape(problem, config);
     Carver carver(memory);
-    rows.rows =
-        problem.layout_q == Layout::ragged ? problem.total_q : problem.batch * problem.seqlen_q;
+    const bool is_ragged_q = problem.layout_q == Layout::ragged;
+    const bool is_ragged_k = problem.layout_kv == Layout::ragged;
+    rows.rows = is_ragged_q ? problem.total_q : problem.batch * problem.seqlen_q;
     const int64_t count = rows.rows * problem.num_heads_q;
     rows.base = carver.take<float>(count);
     rows.weight = carver.take<float>(count);
@@ -45,6 +72,17 @@ struct BackwardWorkspace {
         carver.take<double>(problem.needs_dsink ? problem.batch * problem.num_heads_q * tiles : 0);
     bias_per_key =
         carver.take<float>(sums_per_key(problem) ? bias_rows(problem) * problem.seqlen_k : 0);
+    const int64_t queries = query_ranges(problem, config), keys = key_ranges(problem, config);
+    num_progress = problem.batch * problem.num_heads_kv * queries;
+    progress = carver.take<int32_t>(num_progress);
+    const bool is_narrow = problem.dtype_q != DType::fp32;
+    const int64_t key_rows = is_ragged_k ? problem.total_k : problem.batch * problem.seqlen_k;
+    dq = partial_sums(carver, is_narrow && keys > 1, rows.rows, problem.num_heads_q,
+                      problem.seqlen_q, problem.head_dim);
+    dk = partial_sums(carver, is_narrow && queries > 1, key_rows, problem.num_heads_kv,
+                      problem.seqlen_k, problem.head_dim);
+    dv = partial_sums(carver, is_narrow && queries > 1, key_rows, problem.num_heads_kv,
+                      problem.seqlen_k, problem.value_dim());
     slots_at = carver.used();
     Carver slot(nullptr);
     BackwardScratch{slot, shape};
@@ -61,12 +99,10 @@ struct BackwardWork {
   BackwardCall& call;
   const BackwardWorkspace& workspace;
   const Executor& executor;
-  // Of the items that run at once: these sequences and K/V heads, and ranges of queries and keys
-  // whose indices differ by `diagonal`.
-  int64_t first_batch = 0, first_head = 0, num_heads = 0, diagonal = 0;
-
-  int64_t query_ranges() const { return ceil_div(call.problem.seqlen_q, call.config.range_m); }
-  int64_t key_ranges() const { return ceil_div(call.problem.seqlen_k, call.config.range_n); }
+  const int64_t num_query_ranges, num_key_ranges;
+  // Of the items at work: these sequences and K/V heads; the next one to take.
+  int64_t first_batch = 0, num_batches = 0, first_head = 0, num_heads = 0;
+  std::atomic<int64_t> next_item{0};
 
   void run(int64_t count, Executor::Function fn) {
     if (count == 0) return;
@@ -80,19 +116,6 @@ struct BackwardWork {
     prepare_rows(work.call, scratch, index / tiles / heads, index / tiles % heads, index % tiles);
   }
 
-  static void clear_keys(void* arg, int64_t index, int) {
-    const BackwardCall& call = static_cast<BackwardWork*>(arg)->call;
-    const int64_t ranges = static_cast<BackwardWork*>(arg)->key_ranges();
-    const int64_t heads = call.problem.num_heads_kv;
-    const int64_t b = index / ranges / heads, head = index / ranges % heads;
-    const Sequence k = call.forward.key.sequence(b);
-    const int64_t begin = index % ranges * call.config.range_n;
-    for (int64_t j = begin; j < min_of(begin + call.config.range_n, k.stored); ++j) {
-      std::fill_n(row_of<float>(call.args.dk, call.dk, b, k, j, head), call.shape.head_dim, 0.0f);
-      std::fill_n(row_of<float>(call.args.dv, call.dv, b, k, j, head), call.shape.head_dim_v, 0.0f);
-    }
-  }
-
   static void clear_dbias(void* arg, int64_t index, int) {
     const TensorView& view = static_cast<BackwardWork*>(arg)->call.args.dbias;
     float* at = static_cast<float*>(view.data) +
@@ -102,25 +125,98 @@ struct BackwardWork {
     for (int64_t j = 0; j < view.shape[3]; ++j) at[j * stride_or_zero(view, 3)] = 0;
   }
 
-  static void run_item(void* arg, int64_t index, int slot) {
-    const BackwardWork& work = *static_cast<BackwardWork*>(arg);
-    const BackwardConfig& config = work.call.config;
-    const int64_t ranges = work.key_ranges();
-    const int64_t key_range = index % ranges, query_range = key_range + work.diagonal;
-    if (query_range < 0 || query_range >= work.query_ranges()) return;
-    BackwardScratch scratch = work.workspace.scratch(slot, work.call.shape);
-    BackwardItem item(work.call, scratch, work.first_batch + index / ranges / work.num_heads,
-                      work.first_head + index / ranges % work.num_heads);
-    const int64_t first_query = query_range * config.range_m,
-                  first_key = key_range * config.range_n;
-    item.run({first_query, first_query + config.range_m}, {first_key, first_key + config.range_n});
+  void clear_rows(const GradientSum& sum, int64_t b, const Sequence& sequence, int64_t head,
+                  Range rows, int64_t columns) const {
+    for (int64_t row = max_of(rows.begin, sequence.length); row < min_of(rows.end, sequence.stored);
+         ++row) {
+      // The bits of +0 in every format.
+      const int64_t bytes = call.forward.input_bytes;
+      std::memset(
+          static_cast<std::byte*>(sum.data) + sum.map.offset(b, sequence, row, head) * bytes, 0,
+          static_cast<size_t>(columns * bytes));
+    }
   }
 
-  // Items of one diagonal share no query and no key. Queries ascend and keys descend along
-  // diagonals, as the sums want it, and under a causal mask the early ones are empty.
-  void run_diagonals(int64_t num_batches) {
-    for (diagonal = 1 - key_ranges(); diagonal < query_ranges(); ++diagonal)
-      run(num_batches * num_heads * key_ranges(), run_item);
+  // Rows that take no part: each by one of the items of its range.
+  void clear_unused_rows(int64_t b, int64_t head_kv, const BackwardItem::Part& part,
+                         bool has_first_keys, bool has_first_queries) const {
+    const int64_t group = call.problem.group_size();
+    if (has_first_keys) {
+      for (int64_t h = head_kv * group; h < (head_kv + 1) * group; ++h) {
+        clear_rows(call.dq, b, call.forward.query.sequence(b), h, part.queries,
+                   call.shape.head_dim);
+      }
+    }
+    if (has_first_queries) {
+      const Sequence k = call.forward.key.sequence(b);
+      clear_rows(call.dk, b, k, head_kv, part.keys, call.shape.head_dim);
+      clear_rows(call.dv, b, k, head_kv, part.keys, call.shape.head_dim_v);
+    }
+  }
+
+  void run_item(int64_t b, int64_t head_kv, int64_t query_range, int64_t key_range,
+                int slot) const {
+    const BackwardConfig& config = call.config;
+    const int64_t queries = call.forward.query.sequence(b).length;
+    const int64_t keys = call.forward.key.sequence(b).length;
+    const int64_t last_queries = std::max<int64_t>(1, ceil_div(queries, config.range_m)) - 1;
+    const int64_t last_keys = std::max<int64_t>(1, ceil_div(keys, config.range_n)) - 1;
+    BackwardItem::Part part{};
+    part.queries = {query_range * config.range_m, (query_range + 1) * config.range_m};
+    part.keys = {key_range * config.range_n, (key_range + 1) * config.range_n};
+    clear_unused_rows(b, head_kv, part, key_range == 0, query_range == 0);
+    if (query_range > last_queries || key_range > last_keys) return;
+    part.queries.end = min_of(part.queries.end, queries);
+    part.keys.end = min_of(part.keys.end, keys);
+    part.is_first_of_dq = key_range == last_keys;
+    part.is_last_of_dq = key_range == 0;
+    part.is_first_of_dkv = query_range == 0;
+    part.is_last_of_dkv = query_range == last_queries;
+    BackwardScratch scratch = workspace.scratch(slot, call.shape);
+    BackwardItem(call, scratch, b, head_kv).run(part);
+  }
+
+  // Item n of a head: diagonal by diagonal, queries ascending and keys descending along with them,
+  // so that an item comes after those that add to its sums before it.
+  void place_of(int64_t n, int64_t& query_range, int64_t& steps_of_keys) const {
+    int64_t diagonal = 0;
+    for (;; ++diagonal) {
+      const int64_t first = std::max<int64_t>(0, diagonal - num_key_ranges + 1);
+      const int64_t count = std::min(diagonal, num_query_ranges - 1) - first + 1;
+      if (n < count) {
+        query_range = first + n;
+        steps_of_keys = diagonal - query_range;
+        return;
+      }
+      n -= count;
+    }
+  }
+
+  // Takes items in their order and waits until what comes before in a sum has been added. Whoever
+  // has an item to finish waits for nobody behind it, so somebody always goes on, even if an
+  // executor has fewer threads than workers or runs them one after the other.
+  static void work(void* arg, int64_t, int slot) {
+    BackwardWork& work = *static_cast<BackwardWork*>(arg);
+    const int64_t per_head = work.num_query_ranges * work.num_key_ranges;
+    const int64_t count = work.num_batches * work.num_heads * per_head;
+    for (int64_t n = work.next_item++; n < count; n = work.next_item++) {
+      const int64_t b = work.first_batch + n / per_head / work.num_heads;
+      const int64_t head_kv = work.first_head + n / per_head % work.num_heads;
+      int64_t query_range = 0, steps = 0;
+      work.place_of(n % per_head, query_range, steps);
+      int32_t* row = work.workspace.progress +
+                     (b * work.call.problem.num_heads_kv + head_kv) * work.num_query_ranges +
+                     query_range;
+      wait_for(row[0], steps);
+      if (query_range > 0) wait_for(row[-1], steps + 1);
+      work.run_item(b, head_kv, query_range, work.num_key_ranges - 1 - steps, slot);
+      std::atomic_ref(row[0]).store(static_cast<int32_t>(steps + 1), std::memory_order_release);
+    }
+  }
+
+  static void wait_for(int32_t& progress, int64_t steps) {
+    while (std::atomic_ref(progress).load(std::memory_order_acquire) < steps)
+      std::this_thread::yield();
   }
 
   // Sequences and heads that add to the same dbias take turns.
@@ -128,11 +224,14 @@ struct BackwardWork {
     const Problem& problem = call.problem;
     const bool split_batch = problem.needs_dbias && !problem.bias_axes.batch;
     const bool split_heads = problem.needs_dbias && !problem.bias_axes.head;
-    const int64_t batches = split_batch ? 1 : problem.batch;
+    num_batches = split_batch ? 1 : problem.batch;
     num_heads = split_heads ? 1 : problem.num_heads_kv;
-    for (first_batch = 0; first_batch < problem.batch; first_batch += batches) {
-      for (first_head = 0; first_head < problem.num_heads_kv; first_head += num_heads)
-        run_diagonals(batches);
+    std::fill_n(workspace.progress, workspace.num_progress, 0);
+    for (first_batch = 0; first_batch < problem.batch; first_batch += num_batches) {
+      for (first_head = 0; first_head < problem.num_heads_kv; first_head += num_heads) {
+        next_item = 0;
+        run(call.config.num_threads, work);
+      }
     }
   }
 
@@ -193,11 +292,13 @@ BackwardShape backward_shape(const Problem& problem, const BackwardConfig& confi
   shape.head_dim = static_cast<int>(problem.head_dim);
   shape.head_dim_v = static_cast<int>(problem.value_dim());
   shape.has_softcap = problem.softcap > 0;
+  shape.has_dropout = problem.dropout_p > 0;
   shape.needs_dbias = problem.needs_dbias;
   shape.terms.width = shape.width;
   shape.terms.num_panels = shape.num_panels();
   shape.terms.block_n = config.block_n;
   shape.terms.rows = kernels.rows;
+  shape.terms.has_dropout = shape.has_dropout;
   shape.terms.has_bias = problem.has_bias || problem.has_mask_tensor;
   return shape;
 }
@@ -214,9 +315,6 @@ BackwardCall::BackwardCall(const Problem& problem_in, const BackwardConfig& conf
       forward(problem, forward_config, args),
       out(forward.out),
       dout(row_map(args.dout, problem.layout_q)),
-      dq(row_map(args.dq, problem.layout_q)),
-      dk(row_map(args.dk, problem.layout_kv)),
-      dv(row_map(args.dv, problem.layout_kv)),
       lse(row_statistics_map(args.lse, problem.layout_q)) {
   if (problem.has_dlse) dlse = row_statistics_map(args.dlse, problem.layout_q);
 }
@@ -228,11 +326,19 @@ size_t backward_workspace_bytes(const Problem& problem, const BackwardConfig& co
 void run_backward(BackwardCall& call, const Executor& executor) {
   const Problem& problem = call.problem;
   const BackwardWorkspace workspace(problem, call.config, call.args.workspace);
+  const auto place = [](GradientSum sum, const TensorView& view, Layout layout) {
+    sum.data = view.data;
+    sum.map = row_map(view, layout);
+    return sum;
+  };
   call.rows = workspace.rows;
-  BackwardWork work{call, workspace, executor};
+  call.dq = place(workspace.dq, call.args.dq, problem.layout_q);
+  call.dk = place(workspace.dk, call.args.dk, problem.layout_kv);
+  call.dv = place(workspace.dv, call.args.dv, problem.layout_kv);
+  BackwardWork work{call, workspace, executor, query_ranges(problem, call.config),
+                    key_ranges(problem, call.config)};
   work.start_dbias();
   work.run(problem.batch * problem.num_heads_q * call.query_tiles(), BackwardWork::prepare_tile);
-  work.run(problem.batch * problem.num_heads_kv * work.key_ranges(), BackwardWork::clear_keys);
   work.run_items();
   work.finish_dbias();
   work.finish_dsink();

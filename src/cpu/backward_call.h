@@ -15,7 +15,7 @@ namespace sirdar::cpu {
 struct BackwardShape {
   int width = 0, block_m = 0, block_n = 0, range_n = 0;
   int head_dim = 0, head_dim_v = 0;
-  bool has_softcap = false, needs_dbias = false;
+  bool has_softcap = false, has_dropout = false, needs_dbias = false;
   TileShape terms;  // of the part of the forward's scratch that logit terms use
 
   int num_panels() const { return block_m / width; }
@@ -33,11 +33,12 @@ struct BackwardScratch {
   int32_t* k_is_finite;  // [blocks of the range]
   // Of a query tile. Transposed: [query panel][column][width], else [column panel][row][width].
   float *q_transposed, *dout_transposed, *q, *dout, *dq;
-  const void** dout_rows;        // [block_m]
-  float *base, *weight, *delta;  // [block_m]
+  const void **dout_rows, **out_rows;  // [block_m]
+  float *base, *weight, *delta;        // [block_m]
+  float *q_row, *dout_row, *k_row;     // one row as floats
   // Of a tile and a block: [query panel][key][width].
   float *weights, *gradients;
-  float *slope, *dlogit;  // [key][width], of one query panel
+  float *slope, *keep, *dlogit;  // [key][width], of one query panel
 
   BackwardScratch(Carver& carver, const BackwardShape& shape) : terms(carver, shape.terms) {
     const int64_t d = shape.panels_of(shape.head_dim),
@@ -54,12 +55,17 @@ struct BackwardScratch {
     dout = carver.take<float>(dv_panels * shape.query_stride());
     dq = carver.take<float>(d * shape.query_stride());
     dout_rows = carver.take<const void*>(shape.block_m);
+    out_rows = carver.take<const void*>(shape.block_m);
     base = carver.take<float>(shape.block_m);
     weight = carver.take<float>(shape.block_m);
     delta = carver.take<float>(shape.block_m);
+    q_row = carver.take<float>(shape.head_dim + shape.width);
+    dout_row = carver.take<float>(shape.head_dim_v + shape.width);
+    k_row = carver.take<float>(shape.head_dim + shape.width);
     weights = carver.take<float>(shape.num_panels() * shape.score_stride());
     gradients = carver.take<float>(shape.num_panels() * shape.score_stride());
     slope = carver.take<float>(shape.has_softcap ? block : 0);
+    keep = carver.take<float>(shape.has_dropout ? block : 0);
     dlogit = carver.take<float>(shape.needs_dbias ? block : 0);
   }
 };
@@ -76,6 +82,16 @@ struct RowStates {
     const bool is_ragged = problem.layout_q == Layout::ragged;
     return h * rows + (is_ragged ? q.begin : b * problem.seqlen_q) + i;
   }
+};
+
+// A gradient of rows. It is added up item by item in the caller's memory where that is fp32, else
+// in working memory, until the last item rounds the sum; where one item makes the whole sum,
+// nowhere.
+struct GradientSum {
+  void* data = nullptr;
+  RowMap map;
+  float* sums = nullptr;  // [head][row][column]; null: none in working memory
+  RowMap sums_map;
 };
 
 // dbias as it is added to; strides are 0 along axes that are summed over. A bias broadcast along
@@ -96,7 +112,8 @@ struct BackwardCall {
   BackwardShape shape;
   ForwardConfig forward_config;
   ForwardCall forward;  // what logit terms are read through
-  RowMap out, dout, dq, dk, dv, lse, dlse;
+  RowMap out, dout, lse, dlse;
+  GradientSum dq, dk, dv;
   RowStates rows;
   BiasGradient dbias;
 
@@ -104,10 +121,17 @@ struct BackwardCall {
   int64_t query_tiles() const { return (problem.seqlen_q + shape.block_m - 1) / shape.block_m; }
 };
 
-template <class T>
-T* row_of(const TensorView& view, const RowMap& map, int64_t b, const Sequence& sequence,
-          int64_t row, int64_t head) {
-  return static_cast<T*>(view.data) + map.offset(b, sequence, row, head);
+// A row of the caller's.
+inline void* row_at(const TensorView& view, const RowMap& map, int64_t b, const Sequence& sequence,
+                    int64_t row, int64_t head) {
+  return static_cast<std::byte*>(view.data) +
+         map.offset(b, sequence, row, head) * size_bytes(view.dtype);
+}
+
+// An element of lse or dlse.
+inline float statistic_at(const TensorView& view, const RowMap& map, int64_t b,
+                          const Sequence& sequence, int64_t row, int64_t head) {
+  return static_cast<const float*>(view.data)[map.offset(b, sequence, row, head)];
 }
 
 }  // namespace sirdar::cpu

@@ -29,21 +29,88 @@ BackwardItem::BackwardItem(const BackwardCall& call, BackwardScratch& scratch, i
                            int64_t head_kv)
     : call_(call), scratch_(scratch), tile_(call, scratch, b), b_(b), head_kv_(head_kv) {}
 
-void BackwardItem::run(Range queries, Range keys) {
-  queries.end = min_of(queries.end, tile_.queries().length);
-  keys.end = min_of(keys.end, tile_.keys().length);
-  if (queries.empty() || keys.empty()) return;
+void BackwardItem::load_sum(const Rows& rows, bool is_first) const {
+  const int width = call_.shape.width;
+  if (is_first) {
+    for (int n = 0; n < call_.shape.panels_of(rows.columns); ++n)
+      std::fill_n(rows.panels + n * rows.panel_stride, int64_t{rows.num_rows} * width, 0.0f);
+    return;
+  }
+  const bool is_apart = rows.sum.sums != nullptr;
+  const RowMap& map = is_apart ? rows.sum.sums_map : rows.sum.map;
+  const float* from = is_apart ? rows.sum.sums : static_cast<const float*>(rows.sum.data);
+  call_.backward.load_rows[0]({.rows = from + map.offset(b_, rows.sequence, rows.first, rows.head),
+                               .row_stride = map.stride_row,
+                               .panels = rows.panels,
+                               .panel_stride = rows.panel_stride,
+                               .num_rows = rows.num_rows,
+                               .columns = rows.columns});
+}
+
+void BackwardItem::store_sum(const Rows& rows, bool is_last) const {
+  const bool is_apart = rows.sum.sums != nullptr && !is_last;
+  const RowMap& map = is_apart ? rows.sum.sums_map : rows.sum.map;
+  const int64_t offset = map.offset(b_, rows.sequence, rows.first, rows.head);
+  void* to = is_apart ? static_cast<void*>(rows.sum.sums + offset)
+                      : static_cast<std::byte*>(rows.sum.data) + offset * call_.forward.input_bytes;
+  call_.backward.store_rows[is_apart ? 0 : call_.forward.input_format](
+      {.panels = rows.panels,
+       .panel_stride = rows.panel_stride,
+       .rows = to,
+       .row_stride = map.stride_row,
+       .num_rows = rows.num_rows,
+       .columns = rows.columns});
+}
+
+BackwardItem::Rows BackwardItem::dq_rows(int64_t h, int64_t first, int64_t num_rows) const {
+  return {call_.dq,
+          tile_.queries(),
+          h,
+          first,
+          static_cast<int>(num_rows),
+          call_.shape.head_dim,
+          scratch_.dq,
+          call_.shape.query_stride()};
+}
+BackwardItem::Rows BackwardItem::dk_rows() const {
+  return {call_.dk,
+          tile_.keys(),
+          head_kv_,
+          keys_.begin,
+          static_cast<int>(keys_.size()),
+          call_.shape.head_dim,
+          scratch_.dk,
+          call_.shape.key_stride()};
+}
+BackwardItem::Rows BackwardItem::dv_rows() const {
+  return {call_.dv,
+          tile_.keys(),
+          head_kv_,
+          keys_.begin,
+          static_cast<int>(keys_.size()),
+          call_.shape.head_dim_v,
+          scratch_.dv,
+          call_.shape.key_stride()};
+}
+
+void BackwardItem::run(const Part& part) {
+  part_ = part;
+  const Range queries = part.queries;
   const Range seen = key_range(tile_.mask(), queries);
   const int64_t block_n = call_.shape.block_n;
-  keys_.begin = max_of(seen.begin, keys.begin) / block_n * block_n;
-  keys_.end = min_of((seen.end + block_n - 1) / block_n * block_n, keys.end);
-  if (keys_.empty()) return;
-  load_keys();
+  keys_ = part.keys;
+  // The first writes all rows, as does the last where the sum lies elsewhere.
+  if (!part.is_first_of_dkv && !(part.is_last_of_dkv && call_.dk.sums != nullptr)) {
+    keys_.begin = max_of(seen.begin, keys_.begin) / block_n * block_n;
+    keys_.end = min_of((seen.end + block_n - 1) / block_n * block_n, keys_.end);
+  }
+  const bool has_keys = !keys_.empty();
+  if (has_keys) load_keys();
   const int64_t group = call_.problem.group_size();
   for (int64_t first = queries.begin; first < queries.end; first += call_.shape.block_m) {
     for (int64_t g = 0; g < group; ++g) run_tile(head_kv_ * group + g, first);
   }
-  store_keys();
+  if (has_keys) store_keys();
 }
 
 void BackwardItem::load_keys() {
@@ -51,10 +118,10 @@ void BackwardItem::load_keys() {
   for (int64_t key = keys_.begin; key < keys_.end; key += shape.block_n) {
     const int64_t row = key - keys_.begin;
     const auto load = [&](const TensorView& view, const RowMap& map, int columns, float* to) {
-      return call_.backward.load_rows(
-          {.from = row_of<const float>(view, map, b_, tile_.keys(), key, head_kv_),
-           .to = to + row * shape.width,
+      return call_.backward.load_rows[call_.forward.input_format](
+          {.rows = row_at(view, map, b_, tile_.keys(), key, head_kv_),
            .row_stride = map.stride_row,
+           .panels = to + row * shape.width,
            .panel_stride = shape.key_stride(),
            .num_rows = static_cast<int>(min_of(shape.block_n, keys_.end - key)),
            .columns = columns});
@@ -62,33 +129,30 @@ void BackwardItem::load_keys() {
     scratch_.k_is_finite[row / shape.block_n] =
         load(call_.args.k, call_.forward.k, shape.head_dim, scratch_.k);
     load(call_.args.v, call_.forward.v, shape.head_dim_v, scratch_.v);
-    load(call_.args.dk, call_.dk, shape.head_dim, scratch_.dk);
-    load(call_.args.dv, call_.dv, shape.head_dim_v, scratch_.dv);
   }
+  load_sum(dk_rows(), part_.is_first_of_dkv);
+  load_sum(dv_rows(), part_.is_first_of_dkv);
 }
 
 void BackwardItem::store_keys() {
-  const auto store = [&](const TensorView& view, const RowMap& map, int columns,
-                         const float* from) {
-    call_.backward.store_rows(
-        {.from = from,
-         .to = row_of<float>(view, map, b_, tile_.keys(), keys_.begin, head_kv_),
-         .row_stride = map.stride_row,
-         .panel_stride = call_.shape.key_stride(),
-         .num_rows = static_cast<int>(keys_.size()),
-         .columns = columns});
-  };
-  store(call_.args.dk, call_.dk, call_.shape.head_dim, scratch_.dk);
-  store(call_.args.dv, call_.dv, call_.shape.head_dim_v, scratch_.dv);
+  store_sum(dk_rows(), part_.is_last_of_dkv);
+  store_sum(dv_rows(), part_.is_last_of_dkv);
 }
 
 void BackwardItem::run_tile(int64_t h, int64_t first) {
-  const int64_t rows = min_of(call_.shape.block_m, tile_.queries().length - first);
-  Range seen = key_range(tile_.mask(), Range{first, first + rows});
+  const int64_t num_rows = min_of(call_.shape.block_m, part_.queries.end - first);
+  const Rows dq = dq_rows(h, first, num_rows);
+  Range seen = key_range(tile_.mask(), Range{first, first + num_rows});
   seen = {max_of(seen.begin, keys_.begin), min_of(seen.end, keys_.end)};
-  if (seen.empty()) return;
+  if (seen.empty()) {
+    if (!part_.is_first_of_dq && !(part_.is_last_of_dq && call_.dq.sums != nullptr)) return;
+    load_sum(dq, part_.is_first_of_dq);
+    store_sum(dq, part_.is_last_of_dq);
+    return;
+  }
   tile_.start(h, first, &call_.rows);
   load_tile();
+  load_sum(dq, part_.is_first_of_dq);
   const int64_t block_n = call_.shape.block_n;
   const int64_t first_block = (seen.begin - keys_.begin) / block_n;
   for (int64_t n = (seen.end - 1 - keys_.begin) / block_n; n >= first_block; --n) {
@@ -98,18 +162,19 @@ void BackwardItem::run_tile(int64_t h, int64_t first) {
     block.is_finite = scratch_.k_is_finite[n] != 0;
     run_block(block);
   }
-  store_tile();
+  store_sum(dq, part_.is_last_of_dq);
 }
 
 void BackwardItem::load_tile() {
   const BackwardShape& shape = call_.shape;
   const Sequence& q = tile_.queries();
   const int num_rows = tile_.num_rows();
-  const auto load = [&](const TensorView& view, const RowMap& map, int columns, float* to) {
-    const bool finite = call_.backward.load_rows(
-        {.from = row_of<const float>(view, map, b_, q, tile_.first(), tile_.head()),
-         .to = to,
+  const auto load = [&](const TensorView& view, const RowMap& map, size_t format, int columns,
+                        float* to) {
+    const bool finite = call_.backward.load_rows[format](
+        {.rows = row_at(view, map, b_, q, tile_.first(), tile_.head()),
          .row_stride = map.stride_row,
+         .panels = to,
          .panel_stride = shape.query_stride(),
          .num_rows = num_rows,
          .columns = columns});
@@ -120,15 +185,15 @@ void BackwardItem::load_tile() {
     }
     return finite;
   };
-  const bool q_is_finite = load(call_.args.q, call_.forward.q, shape.head_dim, scratch_.q);
-  const bool dout_is_finite = load(call_.args.dout, call_.dout, shape.head_dim_v, scratch_.dout);
+  const bool q_is_finite =
+      load(call_.args.q, call_.forward.q, call_.forward.input_format, shape.head_dim, scratch_.q);
+  const bool dout_is_finite = load(call_.args.dout, call_.dout, call_.forward.output_format,
+                                   shape.head_dim_v, scratch_.dout);
   tile_is_finite_ = q_is_finite && dout_is_finite;
-  load(call_.args.dq, call_.dq, shape.head_dim, scratch_.dq);
   for (int lane = 0; lane < tile_.num_panels() * shape.width; ++lane) {
-    scratch_.dout_rows[lane] = nullptr;
-    if (lane >= num_rows) continue;
-    scratch_.dout_rows[lane] =
-        row_of<const float>(call_.args.dout, call_.dout, b_, q, tile_.first() + lane, tile_.head());
+    scratch_.dout_rows[lane] = lane < num_rows ? row_at(call_.args.dout, call_.dout, b_, q,
+                                                        tile_.first() + lane, tile_.head())
+                                               : nullptr;
   }
   for (int p = 0; p < tile_.num_panels(); ++p) {
     const int64_t lane = int64_t{p} * shape.width;
@@ -139,14 +204,21 @@ void BackwardItem::load_tile() {
   }
 }
 
-void BackwardItem::store_tile() {
-  call_.backward.store_rows({.from = scratch_.dq,
-                             .to = row_of<float>(call_.args.dq, call_.dq, b_, tile_.queries(),
-                                                 tile_.first(), tile_.head()),
-                             .row_stride = call_.dq.stride_row,
-                             .panel_stride = call_.shape.query_stride(),
-                             .num_rows = tile_.num_rows(),
-                             .columns = call_.shape.head_dim});
+const float* BackwardItem::q_row(int lane) const {
+  call_.kernels.decode[call_.forward.input_format](scratch_.terms.from_rows[lane],
+                                                   call_.shape.head_dim, scratch_.q_row);
+  return scratch_.q_row;
+}
+const float* BackwardItem::dout_row(int lane) const {
+  call_.kernels.decode[call_.forward.output_format](scratch_.dout_rows[lane],
+                                                    call_.shape.head_dim_v, scratch_.dout_row);
+  return scratch_.dout_row;
+}
+const float* BackwardItem::k_row(int64_t key) const {
+  call_.kernels.decode[call_.forward.input_format](
+      row_at(call_.args.k, call_.forward.k, b_, tile_.keys(), key, head_kv_), call_.shape.head_dim,
+      scratch_.k_row);
+  return scratch_.k_row;
 }
 
 void BackwardItem::run_block(const Block& block) {
@@ -178,6 +250,7 @@ void BackwardItem::run_panel(const BackwardTile::Panel& panel, const BackwardTil
   make_weights(panel, part, block);
   const BackwardShape& shape = call_.shape;
   const int64_t key = part.keys.begin - block.keys.begin, lane = panel.first_lane;
+  if (shape.has_dropout) tile_.keep_factors(panel, part, scratch_.keep);
   call_.backward.gradient({.product = {.a = scratch_.v + (block.row + key) * shape.width,
                                        .a_stride = shape.key_stride(),
                                        .b = scratch_.dout_transposed + lane * shape.head_dim_v,
@@ -186,6 +259,7 @@ void BackwardItem::run_panel(const BackwardTile::Panel& panel, const BackwardTil
                                        .depth = shape.head_dim_v,
                                        .scale = call_.forward.scale},
                            .p = weights(panel.index, key),
+                           .keep = shape.has_dropout ? scratch_.keep : nullptr,
                            .delta = scratch_.delta + lane,
                            .slope = shape.has_softcap ? scratch_.slope : nullptr,
                            .dlogit = shape.needs_dbias ? scratch_.dlogit : nullptr,
@@ -206,7 +280,7 @@ void BackwardItem::make_weights(const BackwardTile::Panel& panel, const Backward
   tile_.logits(panel, part, scratch_.k + (block.row + key) * call_.shape.width, scores);
   WeightArgs args{.scores = scores,
                   .base = scratch_.base + panel.first_lane,
-                  .weight = scratch_.weight + panel.first_lane,
+                  .weight = tile_.has_weights() ? scratch_.weight + panel.first_lane : nullptr,
                   .num_keys = static_cast<int>(part.keys.size())};
   if (part.cover == Cover::part) {
     const BackwardTile::Masks masks = tile_.masks(panel, part);

@@ -1,5 +1,5 @@
 // One item of the backward pass: a range of keys of one K/V head against a range of its queries.
-// Adds to dk and dv of these keys and to dq of these queries, in the caller's memory.
+// Adds to dk and dv of these keys and to dq of these queries.
 //
 // The sums of dk and dv run over query tiles in ascending order, within a tile over the query heads
 // of the group; those of dq over key blocks in descending order. As long as items run in an order
@@ -14,7 +14,12 @@ class BackwardItem {
  public:
   BackwardItem(const BackwardCall& call, BackwardScratch& scratch, int64_t b, int64_t head_kv);
 
-  void run(Range queries, Range keys);
+  // What of a sum is still to come, or done: who is first starts it from 0, who is last rounds it.
+  struct Part {
+    Range queries, keys;
+    bool is_first_of_dq, is_last_of_dq, is_first_of_dkv, is_last_of_dkv;
+  };
+  void run(const Part& part);
 
  private:
   struct Block {
@@ -23,11 +28,25 @@ class BackwardItem {
     bool is_finite = true;  // K
   };
 
+  // Rows of a gradient and the panels that they are added up in.
+  struct Rows {
+    const GradientSum& sum;
+    const Sequence& sequence;
+    int64_t head, first;
+    int num_rows, columns;
+    float* panels;
+    int64_t panel_stride;
+  };
+  void load_sum(const Rows& rows, bool is_first) const;
+  void store_sum(const Rows& rows, bool is_last) const;
+  Rows dq_rows(int64_t h, int64_t first, int64_t num_rows) const;
+  Rows dk_rows() const;
+  Rows dv_rows() const;
+
   void load_keys();
   void store_keys();
   void run_tile(int64_t h, int64_t first);
   void load_tile();
-  void store_tile();
   void run_block(const Block& block);
   // Weights, dS and dq of one panel.
   void run_panel(const BackwardTile::Panel& panel, const BackwardTile::Part& part,
@@ -48,15 +67,9 @@ class BackwardItem {
   void add_visible_rows(const Block& block);
   void add_visible_keys(const BackwardTile::Panel& panel, const BackwardTile::Part& part,
                         const Block& block);
-  const float* q_row(int lane) const {
-    return static_cast<const float*>(scratch_.terms.from_rows[lane]);
-  }
-  const float* dout_row(int lane) const {
-    return static_cast<const float*>(scratch_.dout_rows[lane]);
-  }
-  const float* k_row(int64_t key) const {
-    return row_of<const float>(call_.args.k, call_.forward.k, b_, tile_.keys(), key, head_kv_);
-  }
+  const float* q_row(int lane) const;
+  const float* dout_row(int lane) const;
+  const float* k_row(int64_t key) const;
   float* weights(int panel, int64_t key) const {
     return scratch_.weights + panel * call_.shape.score_stride() + key * call_.shape.width;
   }
@@ -68,7 +81,8 @@ class BackwardItem {
   BackwardScratch& scratch_;
   BackwardTile tile_;
   int64_t b_, head_kv_;
-  Range keys_;                  // of the range, those that any of its queries may see
+  Part part_{};
+  Range keys_;                  // of the range, those that any of its queries may see, or all
   bool tile_is_finite_ = true;  // Q and dO
 };
 

@@ -3,13 +3,19 @@
 
 constexpr int kWidth = kMaxVectors * kLanes;
 
-// acc[r][w] += A(first + r, .) B for a block of rows; the reduction runs along A's columns.
+// acc[r][w] += A(first + r, .) B for a block of rows; the reduction runs along columns begin to end
+// of A, where begin is a multiple of the width or end lies in the same panel.
 template <int rows, int W>
-inline void row_products(const ProductArgs& args, int first, F (&acc)[rows][W]) {
-  const float* a = args.a + static_cast<int64_t>(first) * kWidth;
-  const float* b = args.b;
-  for (int begin = 0; begin < args.depth; begin += kWidth, a += args.a_stride) {
-    const int count = args.depth - begin < kWidth ? args.depth - begin : kWidth;
+inline void row_products(const ProductArgs& args, int first, int begin, int end,
+                         F (&acc)[rows][W]) {
+  const float* b = args.b + static_cast<int64_t>(begin) * kWidth;
+  while (begin < end) {
+    const float* a = args.a + begin / kWidth * args.a_stride +
+                     static_cast<int64_t>(first) * kWidth + begin % kWidth;
+    const int room = kWidth - begin % kWidth;
+    const int count = end - begin < room ? end - begin : room;
+    begin += count;
+#pragma GCC unroll 2
     for (int c = 0; c < count; ++c, b += kWidth) {
       F row[W];
       for (int w = 0; w < W; ++w) row[w] = load(b + w * kLanes);
@@ -27,6 +33,7 @@ template <int rows, int W>
 inline void column_products(const ProductArgs& args, int first, F (&acc)[rows][W]) {
   const float* a = args.a + first;
   const float* b = args.b;
+#pragma GCC unroll 2
   for (int c = 0; c < args.depth; ++c, a += kWidth, b += kWidth) {
     F row[W];
     for (int w = 0; w < W; ++w) row[w] = load(b + w * kLanes);
@@ -39,10 +46,10 @@ inline void column_products(const ProductArgs& args, int first, F (&acc)[rows][W
 }
 
 template <int rows, int W>
-inline void load_block(const float* c, F (&acc)[rows][W]) {
+inline void add_block(const float* c, F (&acc)[rows][W]) {
 #pragma GCC unroll 8
   for (int r = 0; r < rows; ++r)
-    for (int w = 0; w < W; ++w) acc[r][w] = load(c + r * kWidth + w * kLanes);
+    for (int w = 0; w < W; ++w) acc[r][w] = add(load(c + r * kWidth + w * kLanes), acc[r][w]);
 }
 
 template <int rows, int W>
@@ -59,29 +66,40 @@ inline void clear_block(F (&acc)[rows][W]) {
     for (int w = 0; w < W; ++w) acc[r][w] = all(0.0f);
 }
 
-// What a kernel does with one block of `rows` rows from `first`.
+// What a kernel does with one block of `rows` rows from `first`. Scores have the chains of the
+// forward (chain_of), and so its bits.
 struct ScoreRows {
   template <int rows>
   static void run(const ProductArgs& args, int first) {
-    F acc[rows][kMaxVectors];
-    clear_block(acc);
-    row_products(args, first, acc);
+    float* c = args.c + static_cast<int64_t>(first) * kWidth;
     const F scale = all(args.scale);
+    const int chain = chain_of(args.depth);
+    for (int begin = 0; begin < args.depth; begin += chain) {
+      const int end = begin + chain < args.depth ? begin + chain : args.depth;
+      F acc[rows][kMaxVectors];
+      clear_block(acc);
+      row_products(args, first, begin, end, acc);
+      if (begin > 0) add_block(c, acc);
+      if (end == args.depth) {
 #pragma GCC unroll 8
-    for (int r = 0; r < rows; ++r)
-      for (int w = 0; w < kMaxVectors; ++w) acc[r][w] = mul(acc[r][w], scale);
-    store_block(args.c + static_cast<int64_t>(first) * kWidth, acc);
+        for (int r = 0; r < rows; ++r)
+          for (int w = 0; w < kMaxVectors; ++w) acc[r][w] = mul(acc[r][w], scale);
+      }
+      store_block(c, acc);
+    }
   }
 };
 
+// The terms of a block are summed by themselves and then added: no chain starts from the total.
 template <int W>
 struct AccumulateRows {
   template <int rows>
   static void run(const ProductArgs& args, int first) {
     float* c = args.c + static_cast<int64_t>(first) * kWidth;
     F acc[rows][W];
-    load_block(c, acc);
-    row_products(args, first, acc);
+    clear_block(acc);
+    row_products(args, first, 0, args.depth, acc);
+    add_block(c, acc);
     store_block(c, acc);
   }
 };
@@ -92,8 +110,9 @@ struct AccumulateColumns {
   static void run(const ProductArgs& args, int first) {
     float* c = args.c + static_cast<int64_t>(first) * kWidth;
     F acc[rows][W];
-    load_block(c, acc);
+    clear_block(acc);
     column_products(args, first, acc);
+    add_block(c, acc);
     store_block(c, acc);
   }
 };
@@ -107,9 +126,16 @@ struct GradientRows {
   static void run(const GradientArgs& args, int first) {
     F acc[rows][kMaxVectors];
     clear_block(acc);
-    row_products(args.product, first, acc);
+    row_products(args.product, first, 0, args.product.depth, acc);
     const int64_t at = static_cast<int64_t>(first) * kWidth;
-    const float* p = args.p + at;
+    float* p = args.p + at;
+    if (args.keep != nullptr) {
+      const float* keep = args.keep + at;
+#pragma GCC unroll 8
+      for (int r = 0; r < rows; ++r)
+        for (int w = 0; w < kMaxVectors; ++w)
+          acc[r][w] = mul(acc[r][w], load(keep + r * kWidth + w * kLanes));
+    }
 #pragma GCC unroll 8
     for (int r = 0; r < rows; ++r) {
       for (int w = 0; w < kMaxVectors; ++w) {
@@ -135,6 +161,12 @@ struct GradientRows {
     for (int r = 0; r < rows; ++r)
       for (int w = 0; w < kMaxVectors; ++w) acc[r][w] = mul(acc[r][w], scale);
     store_block(args.product.c + at, acc);
+    if (args.keep != nullptr) drop_rows<rows>(p, args.keep + at);
+  }
+  // The weights that v has met. -0 stays what it is.
+  template <int rows>
+  static void drop_rows(float* p, const float* keep) {
+    for (int n = 0; n < rows * kWidth; n += kLanes) store(p + n, mul(load(p + n), load(keep + n)));
   }
 };
 
@@ -185,21 +217,20 @@ inline M visible_lanes(const WeightArgs& args, int j, int lane) {
   return visible;
 }
 
-template <bool has_masks>
+template <bool has_masks, bool has_factor>
 inline void weights_of(const WeightArgs& args) {
   const F lowest = all(-__builtin_inff()), masked = all(-0.0f), highest = all(88.0f);
   F base[kMaxVectors], weight[kMaxVectors];
   for (int w = 0; w < kMaxVectors; ++w) {
     base[w] = load(args.base + w * kLanes);
-    weight[w] = load(args.weight + w * kLanes);
+    weight[w] = has_factor ? load(args.weight + w * kLanes) : base[w];
   }
   float* at = args.scores;
   for (int j = 0; j < args.num_keys; ++j, at += kWidth) {
     for (int w = 0; w < kMaxVectors; ++w) {
       // An lse below the scores it was made of is not one; its weights end at exp(88).
-      F x = sub(load(at + w * kLanes), base[w]);
-      x = select(less(highest, x), highest, x);
-      F p = mul(exp_of(x), weight[w]);
+      F p = exp_of(min(highest, sub(load(at + w * kLanes), base[w])));
+      if constexpr (has_factor) p = mul(p, weight[w]);
       if constexpr (has_masks) {
         p = select(visible_lanes(args, j, w * kLanes), p, masked);
         if (args.bias != nullptr) {
@@ -212,11 +243,16 @@ inline void weights_of(const WeightArgs& args) {
   }
 }
 
+template <bool has_masks, bool has_factor>
 __attribute__((noinline)) void weight_block(const WeightArgs& args) {
+  weights_of<has_masks, has_factor>(args);
+}
+
+__attribute__((noinline)) void weight_blocks(const WeightArgs& args) {
   if (args.has_masks) {
-    weights_of<true>(args);
+    args.weight != nullptr ? weight_block<true, true>(args) : weight_block<true, false>(args);
   } else {
-    weights_of<false>(args);
+    args.weight != nullptr ? weight_block<false, true>(args) : weight_block<false, false>(args);
   }
 }
 
@@ -244,23 +280,26 @@ __attribute__((noinline)) void softcap_block(const SoftcapArgs& args) {
 }
 
 // x * 0 is 0 for every finite x and NaN otherwise, and a NaN stays in a sum.
+template <class T>
 __attribute__((noinline)) bool load_panels(const RowsArgs& args) {
   const F zero = all(0.0f);
   F sum = zero;
-  for (int begin = 0; begin < args.columns; begin += kWidth) {
-    const int count = args.columns - begin < kWidth ? args.columns - begin : kWidth;
-    const float* from = args.from + begin;
-    float* to = args.to + begin / kWidth * args.panel_stride;
-    for (int r = 0; r < args.num_rows; ++r, from += args.row_stride, to += kWidth) {
-      if (count < kWidth) {
-        for (int c = 0; c < kWidth; ++c) to[c] = c < count ? from[c] : 0.0f;
-      }
+  RowBuffer buffer;
+  const typename T::Raw* rows = static_cast<const typename T::Raw*>(args.rows);
+  for (int r = 0; r < args.num_rows; ++r) {
+    const float* from = as_floats<T>(rows + r * args.row_stride, args.columns, buffer);
+    float* to = args.panels + static_cast<int64_t>(r) * kWidth;
+    int c = 0;
+    for (; c + kWidth <= args.columns; c += kWidth, to += args.panel_stride) {
       for (int w = 0; w < kMaxVectors; ++w) {
-        const F x = load((count < kWidth ? to : from) + w * kLanes);
+        const F x = load(from + c + w * kLanes);
         sum = fma(x, zero, sum);
         store(to + w * kLanes, x);
       }
     }
+    if (c == args.columns) continue;
+    for (int n = 0; n < kWidth; ++n) to[n] = c + n < args.columns ? from[c + n] : 0.0f;
+    for (int w = 0; w < kMaxVectors; ++w) sum = fma(load(to + w * kLanes), zero, sum);
   }
   float lanes[kLanes];
   store(lanes, sum);
@@ -269,49 +308,43 @@ __attribute__((noinline)) bool load_panels(const RowsArgs& args) {
   return rest == 0.0f;
 }
 
-__attribute__((noinline)) void store_panels(const RowsArgs& args) {
-  for (int begin = 0; begin < args.columns; begin += kWidth) {
-    const int count = args.columns - begin < kWidth ? args.columns - begin : kWidth;
-    const float* from = args.from + begin / kWidth * args.panel_stride;
-    float* to = args.to + begin;
-    for (int r = 0; r < args.num_rows; ++r, from += kWidth, to += args.row_stride) {
-      if (count == kWidth) {
-        for (int w = 0; w < kMaxVectors; ++w) store(to + w * kLanes, load(from + w * kLanes));
-      } else {
-        for (int c = 0; c < count; ++c) to[c] = from[c];
-      }
-    }
+template <class T>
+__attribute__((noinline)) void store_panels(const StoreRowsArgs& args) {
+  constexpr bool is_direct = sizeof(typename T::Raw) == sizeof(float);
+  RowBuffer buffer;
+  typename T::Raw* rows = static_cast<typename T::Raw*>(args.rows);
+  for (int r = 0; r < args.num_rows; ++r, rows += args.row_stride) {
+    const float* from = args.panels + static_cast<int64_t>(r) * kWidth;
+    float* to = is_direct ? reinterpret_cast<float*>(rows) : buffer.at;
+    int c = 0;
+    for (; c + kWidth <= args.columns; c += kWidth, from += args.panel_stride)
+      for (int w = 0; w < kMaxVectors; ++w) store(to + c + w * kLanes, load(from + w * kLanes));
+    for (int n = 0; c < args.columns; ++c, ++n) to[c] = from[n];
+    if constexpr (!is_direct) encode_row<T>(buffer.at, args.columns, rows);
   }
 }
 
-// One after the other from the first, like the products dP that delta is taken from: where a single
-// key has all the weight both are the same number. Rows side by side hide the latency of a chain.
-template <int rows>
-inline void dot_rows_of(const DotArgs& args, int first) {
-  const float *a = args.a + first * args.a_stride, *b = args.b + first * args.b_stride;
-  float sum[rows] = {};
-  for (int c = 0; c < args.columns; ++c) {
-#pragma GCC unroll 8
-    for (int r = 0; r < rows; ++r)
-      sum[r] = fma_one(a[r * args.a_stride + c], b[r * args.b_stride + c], sum[r]);
+// In the chains of the products dP that delta is taken from: where a single key has all the weight
+// both are the same number.
+__attribute__((noinline)) void dot_lanes(const DotArgs& args) {
+  F sum[kMaxVectors];
+  for (int w = 0; w < kMaxVectors; ++w) sum[w] = all(0.0f);
+  for (int c = 0; c < args.depth; ++c) {
+    const int64_t at = static_cast<int64_t>(c) * kWidth;
+    for (int w = 0; w < kMaxVectors; ++w)
+      sum[w] = fma(load(args.a + at + w * kLanes), load(args.b + at + w * kLanes), sum[w]);
   }
-  for (int r = 0; r < rows; ++r) args.sums[first + r] = sum[r];
-}
-
-__attribute__((noinline)) void dot_rows(const DotArgs& args) {
-  int r = 0;
-  for (; r + 8 <= args.num_rows; r += 8) dot_rows_of<8>(args, r);
-  for (; r < args.num_rows; ++r) dot_rows_of<1>(args, r);
+  for (int w = 0; w < kMaxVectors; ++w) store(args.sums + w * kLanes, sum[w]);
 }
 
 constexpr BackwardKernels make_backward_table() {
   return {.scores = score_product,
           .accumulate = {accumulate_product<1>, accumulate_product<2>},
           .accumulate_transposed = {accumulate_transposed<1>, accumulate_transposed<2>},
-          .weights = weight_block,
+          .weights = weight_blocks,
           .gradient = gradient_block,
           .softcap = softcap_block,
-          .load_rows = load_panels,
-          .store_rows = store_panels,
-          .dot = dot_rows};
+          .load_rows = {load_panels<Fp32>, load_panels<Bf16>, load_panels<Fp16>},
+          .store_rows = {store_panels<Fp32>, store_panels<Bf16>, store_panels<Fp16>},
+          .dot = dot_lanes};
 }

@@ -117,8 +117,9 @@ const Implementation kCpuBackward = {
                    feature::ragged_kv | feature::seqused_q | feature::seqused_k | feature::causal |
                    feature::window | feature::chunk | feature::document | feature::mask_tensor |
                    feature::softcap | feature::bias | feature::alibi | feature::sink |
-                   feature::dlse | feature::dbias | feature::dsink | feature::top_left |
-                   feature::dtype_fp32,
+                   feature::dropout | feature::dlse | feature::dbias | feature::dsink |
+                   feature::top_left | feature::dtype_fp32 | feature::dtype_bf16 |
+                   feature::dtype_fp16 | feature::dtype_out,
     .supports = supports,
     .configure = configure,
     .print = print,

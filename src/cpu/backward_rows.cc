@@ -30,12 +30,7 @@ class RowPass {
 
   void run() {
     const int64_t begin = index_ * call_.shape.block_m;
-    const int64_t end = std::min<int64_t>(begin + call_.shape.block_m, tile_.queries().stored);
-    for (int64_t i = begin; i < end; ++i) {
-      std::fill_n(row_of<float>(call_.args.dq, call_.dq, b_, tile_.queries(), i, h_),
-                  call_.shape.head_dim, 0.0f);
-    }
-    const int64_t live_end = std::min<int64_t>(end, tile_.queries().length);
+    const int64_t live_end = std::min<int64_t>(begin + call_.shape.block_m, tile_.queries().length);
     if (begin < live_end) dot_rows(begin, static_cast<int>(live_end - begin));
     bool has_large = false;
     for (int64_t i = begin; i < live_end; ++i) has_large |= set_row(i);
@@ -52,7 +47,7 @@ class RowPass {
  private:
   int64_t at(int64_t i) const { return call_.rows.at(call_.problem, b_, tile_.queries(), h_, i); }
   float saved_lse(int64_t i) const {
-    return *row_of<const float>(call_.args.lse, call_.lse, b_, tile_.queries(), i, h_);
+    return statistic_at(call_.args.lse, call_.lse, b_, tile_.queries(), i, h_);
   }
   double sink() const {
     const TensorView& view = call_.args.sink;
@@ -70,14 +65,26 @@ class RowPass {
 
   // Rows of dout with those of out, into scratch.
   void dot_rows(int64_t begin, int num_rows) {
-    const Sequence& q = tile_.queries();
-    call_.backward.dot({.a = row_of<const float>(call_.args.dout, call_.dout, b_, q, begin, h_),
-                        .b = row_of<const float>(call_.args.out, call_.out, b_, q, begin, h_),
-                        .a_stride = call_.dout.stride_row,
-                        .b_stride = call_.out.stride_row,
-                        .sums = scratch_.delta,
-                        .num_rows = num_rows,
-                        .columns = call_.shape.head_dim_v});
+    const int width = call_.shape.width, columns = call_.shape.head_dim_v;
+    const auto& pack = call_.kernels.pack[call_.forward.output_format][kMaxVectors - 1];
+    for (int first = 0; first < num_rows; first += width) {
+      for (int lane = first; lane < first + width; ++lane) {
+        scratch_.dout_rows[lane] = scratch_.out_rows[lane] = nullptr;
+        if (lane >= num_rows) continue;
+        const Sequence& q = tile_.queries();
+        const int64_t i = begin + lane;
+        scratch_.dout_rows[lane] = row_at(call_.args.dout, call_.dout, b_, q, i, h_);
+        scratch_.out_rows[lane] = row_at(call_.args.out, call_.out, b_, q, i, h_);
+      }
+      pack({.from_rows = scratch_.dout_rows + first,
+            .panel = scratch_.dout_transposed,
+            .length = columns});
+      pack({.from_rows = scratch_.out_rows + first, .panel = scratch_.dout, .length = columns});
+      call_.backward.dot({.a = scratch_.dout_transposed,
+                          .b = scratch_.dout,
+                          .sums = scratch_.delta + first,
+                          .depth = columns});
+    }
   }
 
   // False, or true if the row is left to set_large_row().
@@ -89,8 +96,7 @@ class RowPass {
     }
     const Sequence& q = tile_.queries();
     float delta = scratch_.delta[i - index_ * call_.shape.block_m];
-    if (call_.problem.has_dlse)
-      delta -= *row_of<const float>(call_.args.dlse, call_.dlse, b_, q, i, h_);
+    if (call_.problem.has_dlse) delta -= statistic_at(call_.args.dlse, call_.dlse, b_, q, i, h_);
     if (is_large(lse)) {
       call_.rows.delta[at(i)] = delta;
       return true;
@@ -133,14 +139,14 @@ class RowPass {
          key += block_n) {
       const Range block{key, min_of(key + block_n, k.length)};
       tile_.start_block(block);
-      const float* rows = row_of<const float>(call_.args.k, call_.forward.k, b_, k, key,
-                                              h_ / call_.problem.group_size());
-      call_.backward.load_rows({.from = rows,
-                                .to = scratch_.k,
-                                .row_stride = call_.forward.k.stride_row,
-                                .panel_stride = call_.shape.key_stride(),
-                                .num_rows = static_cast<int>(block.size()),
-                                .columns = call_.shape.head_dim});
+      const int64_t head_kv = h_ / call_.problem.group_size();
+      call_.backward.load_rows[call_.forward.input_format](
+          {.rows = row_at(call_.args.k, call_.forward.k, b_, k, key, head_kv),
+           .row_stride = call_.forward.k.stride_row,
+           .panels = scratch_.k,
+           .panel_stride = call_.shape.key_stride(),
+           .num_rows = static_cast<int>(block.size()),
+           .columns = call_.shape.head_dim});
       for (int p = 0; p < tile_.num_panels(); ++p) soften_panel(tile_.panel(p), block);
     }
   }

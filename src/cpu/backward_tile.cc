@@ -26,6 +26,7 @@ void BackwardTile::start(int64_t h, int64_t first, const RowStates* states) {
   first_ = first;
   num_rows_ = static_cast<int>(
       std::clamp<int64_t>(q_.length - first, 0, static_cast<int64_t>(call_.shape.block_m)));
+  has_weights_ = false;
   Scratch& lanes = scratch_.terms;
   for (int lane = 0; lane < num_panels() * call_.shape.width; ++lane) {
     lanes.from_rows[lane] = nullptr;
@@ -35,7 +36,11 @@ void BackwardTile::start(int64_t h, int64_t first, const RowStates* states) {
     scratch_.weight[lane] = scratch_.delta[lane] = 0;
     if (lane >= num_rows_) continue;
     const int64_t i = first + lane;
-    lanes.from_rows[lane] = row_of<const float>(call_.args.q, call_.forward.q, b_, q_, i, h);
+    lanes.from_rows[lane] = row_at(call_.args.q, call_.forward.q, b_, q_, i, h);
+    if (call_.shape.has_dropout) {
+      lanes.dropout_i[lane] = static_cast<int32_t>(i);
+      lanes.dropout_h[lane] = static_cast<int32_t>(h);
+    }
     terms_.set_lane(lane, b_, h, i, i + k_.length - q_.length);
     if (states != nullptr) {
       const int64_t at = states->at(call_.problem, b_, q_, h, i);
@@ -43,6 +48,7 @@ void BackwardTile::start(int64_t h, int64_t first, const RowStates* states) {
       scratch_.weight[lane] = states->weight[at];
       scratch_.delta[lane] = states->delta[at];
       if (states->base[at] == kInf) continue;
+      has_weights_ |= scratch_.weight[lane] != 1;
     }
     lanes.lo[lane] = mask_.lo(i);
     lanes.hi[lane] = mask_.hi(i);
@@ -121,6 +127,19 @@ void BackwardTile::logits(const Panel& panel, const Part& part, const float* k, 
   std::fill_n(scratch_.terms.new_max, shape.width, -kInf);
   terms_.fill(args, panel.first_lane, panel.num_lanes, shape.width, part.keys);
   call_.kernels.logits[kMaxVectors - 1](args);
+}
+
+void BackwardTile::keep_factors(const Panel& panel, const Part& part, float* keep) const {
+  const Dropout& dropout = call_.forward.dropout;
+  std::fill_n(keep, part.keys.size() * call_.shape.width, static_cast<float>(dropout.keep_scale));
+  call_.kernels.drop[kMaxVectors - 1]({.p = keep,
+                                       .i = scratch_.terms.dropout_i + panel.first_lane,
+                                       .h = scratch_.terms.dropout_h + panel.first_lane,
+                                       .b = static_cast<uint32_t>(b_),
+                                       .first_key = static_cast<uint32_t>(part.keys.begin),
+                                       .key = {dropout.key.x, dropout.key.y},
+                                       .threshold = static_cast<uint32_t>(dropout.threshold),
+                                       .num_keys = static_cast<int>(part.keys.size())});
 }
 
 BackwardTile::Masks BackwardTile::masks(const Panel& panel, const Part& part) {

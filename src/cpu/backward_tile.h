@@ -32,6 +32,8 @@ class BackwardTile {
   int64_t head() const { return h_; }
   int64_t first() const { return first_; }
   int num_rows() const { return num_rows_; }
+  // Has any of its rows a weight of the larger problem that lse belongs to, or its own softmax?
+  bool has_weights() const { return has_weights_; }
   int num_panels() const { return (num_rows_ + call_.shape.width - 1) / call_.shape.width; }
   Panel panel(int index) const;
   // The keys that any of its queries may see.
@@ -49,6 +51,8 @@ class BackwardTile {
     const float* bias;
   };
   Masks masks(const Panel& panel, const Part& part);
+  // Dropout: keep[key][lane] of the part.
+  void keep_factors(const Panel& panel, const Part& part, float* keep) const;
 
  private:
   const BackwardCall& call_;
@@ -56,6 +60,7 @@ class BackwardTile {
   LogitTerms terms_;
   int64_t b_, h_ = 0, first_ = 0;
   int num_rows_ = 0;
+  bool has_weights_ = false;
   Sequence q_, k_;
   StructuredMask mask_;
   Range block_;

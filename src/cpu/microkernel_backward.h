@@ -21,9 +21,9 @@ struct ProductArgs {
 // Scores to weights, in place: weight[lane] * exp(score - base[lane]). A masked pair becomes -0,
 // which no visible pair can be: it counts as nothing and can still be told.
 struct WeightArgs {
-  float* scores = nullptr;  // [num_keys, width]
-  const float* base = nullptr;
-  const float* weight = nullptr;  // [width]
+  float* scores = nullptr;        // [num_keys, width]
+  const float* base = nullptr;    // [width]
+  const float* weight = nullptr;  // [width]; null: all are 1
   int num_keys = 0;
   bool has_masks = false;  // else the rest is not read
   // As in LogitArgs, relative to the first of these keys.
@@ -32,10 +32,11 @@ struct WeightArgs {
   const int32_t *document_q = nullptr, *document_k = nullptr;
 };
 
-// c = dS = p * (a b - delta) * slope * scale, where a b = dP.
+// c = dS = p * (keep * a b - delta) * slope * scale, where a b = dP; then p = p * keep.
 struct GradientArgs {
   ProductArgs product;
-  const float* p = nullptr;      // [num_rows, width], as WeightArgs leaves it
+  float* p = nullptr;            // [num_rows, width], as WeightArgs leaves it
+  const float* keep = nullptr;   // [num_rows, width] dropout: 0 or 1 / (1 - dropout_p); null: 1
   const float* delta = nullptr;  // [width]
   const float* slope = nullptr;  // [num_rows, width] derivative of the soft-cap; null: 1
   float* dlogit = nullptr;       // [num_rows, width] dS before slope and scale; null: not wanted
@@ -50,20 +51,27 @@ struct SoftcapArgs {
   int num_keys = 0;
 };
 
-// Rows of the caller, side by side or apart, and the same rows in panels.
+// Rows of the caller in their format, and the same rows as floats in panels. Strides in elements.
 struct RowsArgs {
-  const float* from = nullptr;
-  float* to = nullptr;
-  int64_t row_stride = 0, panel_stride = 0;
+  const void* rows = nullptr;
+  int64_t row_stride = 0;
+  float* panels = nullptr;
+  int64_t panel_stride = 0;
+  int num_rows = 0, columns = 0;
+};
+struct StoreRowsArgs {
+  const float* panels = nullptr;
+  int64_t panel_stride = 0;
+  void* rows = nullptr;
+  int64_t row_stride = 0;
   int num_rows = 0, columns = 0;
 };
 
-// sums[r] = dot(a[r], b[r])
+// sums[lane] = sum over c of a[c][lane] * b[c][lane]
 struct DotArgs {
-  const float *a = nullptr, *b = nullptr;  // [num_rows, columns]
-  int64_t a_stride = 0, b_stride = 0;
-  float* sums = nullptr;
-  int num_rows = 0, columns = 0;
+  const float *a = nullptr, *b = nullptr;  // [depth, width]
+  float* sums = nullptr;                   // [width]
+  int depth = 0;
 };
 
 struct BackwardKernels {
@@ -74,8 +82,8 @@ struct BackwardKernels {
   void (*gradient)(const GradientArgs&);
   void (*softcap)(const SoftcapArgs&);
   // panels = rows, columns that are not there = 0; true if all elements are finite
-  bool (*load_rows)(const RowsArgs&);
-  void (*store_rows)(const RowsArgs&);  // rows = panels
+  bool (*load_rows[kOutputFormats])(const RowsArgs&);
+  void (*store_rows[kOutputFormats])(const StoreRowsArgs&);  // rows = panels, rounded
   void (*dot)(const DotArgs&);
 };
 

@@ -18,9 +18,9 @@ inline F sub(F a, F b) { return _mm256_sub_ps(a, b); }
 inline F mul(F a, F b) { return _mm256_mul_ps(a, b); }
 inline F div(F a, F b) { return _mm256_div_ps(a, b); }
 inline F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
-inline float fma_one(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 inline F select(M m, F a, F b) { return _mm256_blendv_ps(b, a, m); }
 inline F max(F a, F b) { return _mm256_max_ps(a, b); }
+inline F min(F a, F b) { return _mm256_min_ps(a, b); }
 inline M less(F a, F b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
 inline M equal(F a, F b) { return _mm256_cmp_ps(a, b, _CMP_EQ_OQ); }
 inline M less_int(I a, I b) { return _mm256_castsi256_ps(_mm256_cmpgt_epi32(b, a)); }

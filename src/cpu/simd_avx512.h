@@ -16,9 +16,9 @@ inline F sub(F a, F b) { return _mm512_sub_ps(a, b); }
 inline F mul(F a, F b) { return _mm512_mul_ps(a, b); }
 inline F div(F a, F b) { return _mm512_div_ps(a, b); }
 inline F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
-inline float fma_one(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 inline F select(M m, F a, F b) { return _mm512_mask_blend_ps(m, b, a); }
 inline F max(F a, F b) { return _mm512_max_ps(a, b); }
+inline F min(F a, F b) { return _mm512_min_ps(a, b); }
 inline M less(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
 inline M equal(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
 inline M less_int(I a, I b) { return _mm512_cmplt_epi32_mask(a, b); }

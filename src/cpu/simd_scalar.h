@@ -27,10 +27,10 @@ inline F sub(F a, F b) { return a - b; }
 inline F mul(F a, F b) { return a * b; }
 inline F div(F a, F b) { return a / b; }
 inline F fma(F a, F b, F c) { return a * b + c; }
-inline float fma_one(float a, float b, float c) { return a * b + c; }
 inline F select(M m, F a, F b) { return m ? a : b; }
 // b where either is a NaN: the order of the operands decides whether a NaN passes.
 inline F max(F a, F b) { return select(a > b, a, b); }
+inline F min(F a, F b) { return select(a < b, a, b); }
 inline M less(F a, F b) { return a < b; }
 inline M equal(F a, F b) { return a == b; }
 inline M less_int(I a, I b) { return a < b; }

@@ -69,7 +69,13 @@ INSTANTIATE_TEST_SUITE_P(
         "bwd b2 s150 hq4 hkv2 d16 bias:bh dbias window:50,20",
         "bwd b2 sq70 sk90 hq4 hkv2 d24 dv40 causal softcap:20 bias:hk dbias alibi sink dsink dlse "
         "document",
-        "bwd s60 h2 d16 scale:-0.4", "bwd s60 h2 d16 scale:0"));
+        "bwd s60 h2 d16 scale:-0.4", "bwd s60 h2 d16 scale:0",
+        "bwd b2 sq200 sk150 hq6 hkv2 d40 dv24 bf16 causal", "bwd b2 sq200 sk290 h2 d33 fp16 dlse",
+        "bwd s150 h2 d64 bf16 out:fp32 softcap:20", "bwd s140 h2 d130 fp16 out:fp32 sink dsink",
+        "bwd b2 sq130 sk200 hq4 hkv2 d40 dropout:0.3 causal",
+        "bwd b3 sq50 sk160 hq2 hkv1 d16 bf16 ragged:100,250 dropout:0.1",
+        "bwd b3 sq150 sk60 hq2 hkv1 d16 fp16 seqused_q seqused_k alibi",
+        "bwd b2 s140 h2 d20 bf16 document bias:hqk dbias dropout:0.25", "bwd s70 h2 d512 bf16"));
 
 // All outputs of a run, element by element.
 std::vector<std::vector<float>> outputs(check::Inputs& inputs, const PlanOptions& options) {
@@ -85,7 +91,7 @@ std::vector<std::vector<float>> outputs(check::Inputs& inputs, const PlanOptions
     all.emplace_back();
     if (!view.present()) continue;
     for_each_element(view, [&](int64_t offset, int64_t) {
-      all.back().push_back(static_cast<const float*>(view.data)[offset]);
+      all.back().push_back(static_cast<float>(load_element(view, offset)));
     });
   }
   return all;
@@ -103,7 +109,8 @@ void expect_same_bits(const std::vector<std::vector<float>>& a,
 TEST(CpuBackwardBits, DoNotDependOnThreadsOrRanges) {
   for (const char* text :
        {"bwd b2 sq520 sk390 hq4 hkv2 d16 causal dlse", "bwd s700 h1 d8 window:200,50",
-        "bwd b2 s300 hq4 hkv2 d8 bias:hqk dbias sink dsink", "bwd s300 h2 d8 bias:1 dbias"}) {
+        "bwd b2 s300 hq4 hkv2 d8 bias:hqk dbias sink dsink", "bwd s300 h2 d8 bias:1 dbias",
+        "bwd b2 s300 hq2 hkv1 d8 bf16 causal", "bwd s270 h2 d8 fp16 dropout:0.4"}) {
     check::Inputs inputs(Problem::parse(text).value(), 3);
     for (const std::string& isa : instruction_sets()) {
       const auto one = outputs(inputs, options_for(isa, 1));

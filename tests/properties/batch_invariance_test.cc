@@ -83,7 +83,8 @@ INSTANTIATE_TEST_SUITE_P(Problems, BatchInvariance,
                                            "fwd sq9 sk33 hq2 hkv2 d16 bf16 causal",
                                            "fwd sq9 sk33 hq2 hkv2 d16 fp16 causal",
                                            "bwd sq9 sk17 hq2 hkv1 d16 fp32 causal",
-                                           "bwd sq9 sk17 hq2 hkv1 d16 bf16"),
+                                           "bwd sq9 sk17 hq2 hkv1 d16 bf16",
+                                           "bwd sq20 sk140 hq2 hkv1 d8 fp16 window:30,"),
                          named_after_problem);
 
 // B125: row 0 sees one key whatever follows it, so adding queries must not move it.

@@ -75,6 +75,8 @@ INSTANTIATE_TEST_SUITE_P(
                       "fwd b3 sq20 sk20 hq2 hkv2 d16 fp32 ragged_q:45 ragged_k:50 lse",
                       "fwd b2 sq5 sk20 hq2 hkv2 d16 fp32 paged8 causal lse",
                       "bwd b2 sq9 sk17 hq4 hkv2 d16 fp32 causal",
+                      "bwd b2 sq17 sk140 hq4 hkv2 d7 dv5 bf16",
+                      "bwd b2 sq17 sk33 hq2 hkv2 d33 fp16",
                       "bwd b3 sq20 sk20 hq2 hkv2 d16 fp32 ragged_q:45 ragged_k:50"),
     named_after_problem);
 

@@ -18,6 +18,9 @@ constexpr const char* kProblems[] = {
     "fwd b3 sq65 sk65 hq2 hkv2 d16 fp32 window:9,4 sink lse",
     "fwd b2 sq33 sk65 hq2 hkv2 d16 bf16 causal",
     "bwd b2 sq33 sk65 hq4 hkv2 d16 fp32 causal",
+    "bwd b1 sq300 sk280 hq2 hkv1 d8 fp32 causal",
+    "bwd b2 sq260 sk140 hq2 hkv2 d8 bf16 dropout:0.3 dlse",
+    "bwd b2 sq140 sk130 hq4 hkv2 d8 fp16 bias:h dbias sink dsink",
 };
 
 void in_order(void*, int64_t count, int, Executor::Function fn, void* arg) {
