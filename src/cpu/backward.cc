@@ -73,7 +73,7 @@ struct BackwardWorkspace {
     bias_per_key =
         carver.take<float>(sums_per_key(problem) ? bias_rows(problem) * problem.seqlen_k : 0);
     const int64_t queries = query_ranges(problem, config), keys = key_ranges(problem, config);
-    num_progress = problem.batch * problem.num_heads_kv * queries;
+    num_progress = keys > 1 || queries > 1 ? problem.batch * problem.num_heads_kv * queries : 0;
     progress = carver.take<int32_t>(num_progress);
     const bool is_narrow = problem.dtype_q != DType::fp32;
     const int64_t key_rows = is_ragged_k ? problem.total_k : problem.batch * problem.seqlen_k;
@@ -204,13 +204,15 @@ struct BackwardWork {
       const int64_t head_kv = work.first_head + n / per_head % work.num_heads;
       int64_t query_range = 0, steps = 0;
       work.place_of(n % per_head, query_range, steps);
+      const bool has_order = work.workspace.num_progress > 0;
       int32_t* row = work.workspace.progress +
                      (b * work.call.problem.num_heads_kv + head_kv) * work.num_query_ranges +
                      query_range;
-      wait_for(row[0], steps);
-      if (query_range > 0) wait_for(row[-1], steps + 1);
+      if (has_order) wait_for(row[0], steps);
+      if (has_order && query_range > 0) wait_for(row[-1], steps + 1);
       work.run_item(b, head_kv, query_range, work.num_key_ranges - 1 - steps, slot);
-      std::atomic_ref(row[0]).store(static_cast<int32_t>(steps + 1), std::memory_order_release);
+      if (has_order)
+        std::atomic_ref(row[0]).store(static_cast<int32_t>(steps + 1), std::memory_order_release);
     }
   }
 
@@ -335,6 +337,9 @@ void run_backward(BackwardCall& call, const Executor& executor) {
   call.dq = place(workspace.dq, call.args.dq, problem.layout_q);
   call.dk = place(workspace.dk, call.args.dk, problem.layout_kv);
   call.dv = place(workspace.dv, call.args.dv, problem.layout_kv);
+  if (problem.seqlen_q == 0 && problem.seqlen_k == 0 && !problem.needs_dsink &&
+      !problem.needs_dbias)
+    return;
   BackwardWork work{call, workspace, executor, query_ranges(problem, call.config),
                     key_ranges(problem, call.config)};
   work.start_dbias();

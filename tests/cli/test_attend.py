@@ -319,14 +319,17 @@ def test_backends_threads_and_isas(sirdar):
 def test_the_reference_is_taken_with_a_note(sirdar):
     sirdar.save(q=Q.astype(np.float16), k=K.astype(np.float16), v=V.astype(np.float16),
                 dout=DOUT.astype(np.float16))
-    result = sirdar.ok("attend", *INPUTS, "--dout", "dout.npy")
+    call = [*INPUTS, "--dout", "dout.npy", "--score-mod", "2 * score"]
+    result = sirdar.ok("attend", *call)
     notes = result.err.splitlines()
     assert notes and all(line.startswith("note: ") for line in notes)
-    sirdar.refused("attend", *INPUTS, "--dout", "dout.npy", "--backend", "cpu", says="cpu.forward")
+    sirdar.refused("attend", *call, "--backend", "cpu", says=["cpu.forward", "cpu.backward"])
 
 
 def test_the_log_goes_to_stderr_when_asked(sirdar):
-    sirdar.save(q=Q.astype(np.float16), k=K.astype(np.float16), v=V.astype(np.float16))
-    for value, begins in (("1", "sirdar: notice: 'fwd "), ("0", "note: 'fwd ")):
-        err = sirdar.ok("attend", *INPUTS, "-o", "out.npy", env={"SIRDAR_LOG": value}).err
-        assert err.startswith(begins) and err.count("float64 reference") == 1, err
+    sirdar.save(q=Q, k=K, v=V, dout=DOUT)
+    call = [*INPUTS, "--dout", "dout.npy", "--score-mod", "2 * score", "--dq", "dq.npy"]
+    for value, begins in (("1", "sirdar: notice: "), ("0", "note: ")):
+        err = sirdar.ok("attend", *call, env={"SIRDAR_LOG": value}).err
+        # One for the forward that makes out and lse, one for the backward.
+        assert err.startswith(begins) and err.count("float64 reference") == 2, err

@@ -35,7 +35,8 @@ def test_version_and_help(sirdar):
     (["explain", "fwd s8", "--svg", ""], "--svg"), (["explain", "fwd s8", "--jsn"], "--json"),
     (["check"], "PROBLEM"), (["check", "fwd s8", "--backend", "fast"], ["fast", "reference"]),
     (["check", "fwd s8", "--seed", "-1"], "--seed"),
-    (["check", "bwd s8", "--backend", "cpu"], ["nothing can be checked", "cpu.forward: "]),
+    (["check", 'bwd s8 score_mod:"2 * score"', "--backend", "cpu"],
+     ["nothing can be checked", "cpu.forward: "]),
     (["check", "fwd s8", "bwd s8 dbias"], "bias"),
     (["explain", "fwd s8", "--json", "--json"], ["--json", "once"]),
     (["explain", "fwd s8", "--json=3"], ["--json", "no value"]),
@@ -57,7 +58,7 @@ def test_version_and_help(sirdar):
     (["bench", "fwd s64", "--backend", "fast"], ["--backend", "fast"]),
     (["bench", "fwd s64", "--backend", "reference", "--threads", "3"], "--threads"),
     (["bench", "fwd s64", "--backend", "reference", "--isa", "scalar"], "--isa"),
-    (["bench", "fwd s64", "bwd s64"], ["--backend", "bwd b1 sq64"]),
+    (["bench", "fwd s64", 'bwd s64 score_mod:"2 * score"'], ["--backend", "bwd b1 sq64"]),
     (["bench", "fwd s64", "fwd s8 d0"], "head_dim"), (["bench"], "PROBLEM"),
     (["bench", "fwd s64", "--knob", "block_m"], "NAME=VALUE"),
     (["bench", "fwd s64", "--knob", "blok_m=1"], "blok_m"),
@@ -89,7 +90,9 @@ def test_nothing_to_compute_takes_no_time(sirdar, problem):
 
 def test_explain_says_what_runs_and_why_not(sirdar):
     text = sirdar.ok("explain", "bwd b2 sq64 sk64 hq4 hkv2 d64 causal").out
-    assert "reference" in text and "cpu.forward" in text
+    assert "cpu.backward" in text and "cpu.forward: does not understand backward" in text
+    text = sirdar.ok("explain", 'bwd s64 d64 score_mod:"2 * score"').out
+    assert "reference" in text and "cpu.backward" in text
     assert "cpu.forward" in sirdar.ok("explain", "fwd", "s64", "d64").out
     assert "none" in sirdar.ok("explain", "fwd s64 d64 bf16", "--device", "h200").out
 
@@ -164,7 +167,7 @@ def test_the_tile_map_says_what_it_cannot_know(sirdar):
 def test_check(sirdar):
     out = sirdar.ok("check", "fwd", "sq33", "sk65", "d32", "causal", "lse", "bwd", "s17", "d8",
                     "--seed", "5").out
-    assert "seed 5" in out and "3 of 3 ok" in out
+    assert "seed 5" in out and "4 of 4 ok" in out
     assert re.search(r"cpu\.forward +ok", out) and re.search(r"cpu\.forward +refused", out)
     only = sirdar.ok("check", "fwd s33 d32", "--backend", "reference").out
     assert "cpu.forward" not in only and "1 of 1 ok" in only
@@ -173,7 +176,7 @@ def test_check(sirdar):
 def test_doctor(sirdar):
     out = sirdar.ok("doctor", env={"SIRDAR_NUM_THREADS": "1"}).out
     for word in ("sirdar ", "cpu ", "isa ", "caches ", "threads      1\n", "gpu ", "nvrtc ",
-                 "no CUDA implementation", "cpu.forward", "reference", "SIRDAR_NUM_THREADS=1"):
+                 "no CUDA implementation", "cpu.forward", "cpu.backward", "SIRDAR_NUM_THREADS=1"):
         assert word in out, word
 
 
