@@ -18,27 +18,49 @@ struct Hidden {
   static void put(float* at, F x) { store(at, select(equal(x, all(0.0f)), load(at), x)); }
 };
 
+// A part of a row, where it may end or there is none.
+template <class Use>
+__attribute__((noinline)) void decode_part(const typename Use::Raw* from, int count, float* to) {
+  typename Use::Raw rest[kLanes];
+  for (int c = 0; c < kLanes; ++c) rest[c] = Use::kFiller;
+  if (from != nullptr)
+    __builtin_memcpy(rest, from, sizeof(rest[0]) * static_cast<size_t>(count));
+  store(to, Use::decode(rest));
+}
+
 template <class Use, int W>
 __attribute__((noinline)) void turn_pairs(const PairArgs& args) {
   using Raw = typename Use::Raw;
+  constexpr int kAhead = 256 / static_cast<int>(sizeof(Raw));
   for (int lane = 0; lane < W * kLanes; lane += kLanes) {
-    for (int j = 0; j < args.num_keys; j += kLanes) {
-      const int count = args.num_keys - j < kLanes ? args.num_keys - j : kLanes;
+    const Raw* rows[kLanes];
+    bool is_whole = true;
+    for (int r = 0; r < kLanes; ++r) {
+      rows[r] = static_cast<const Raw*>(args.rows[lane + r]);
+      is_whole = is_whole && rows[r] != nullptr;
+    }
+    float* at = args.panel + lane;
+    int j = 0;
+    for (; is_whole && j + kLanes <= args.num_keys; j += kLanes, at += kLanes * W * kLanes) {
       F x[kLanes];
+#pragma GCC unroll 16
       for (int r = 0; r < kLanes; ++r) {
-        const Raw* row = static_cast<const Raw*>(args.rows[lane + r]);
-        if (row != nullptr && count == kLanes) {
-          x[r] = Use::decode(row + j);
-          continue;
-        }
-        Raw rest[kLanes];
-        for (int c = 0; c < kLanes; ++c) rest[c] = Use::kFiller;
-        if (row != nullptr)
-          __builtin_memcpy(rest, row + j, sizeof(Raw) * static_cast<size_t>(count));
-        x[r] = Use::decode(rest);
+        x[r] = Use::decode(rows[r] + j);
+        __builtin_prefetch(rows[r] + j + kAhead);
       }
       transpose(x);
-      float* at = args.panel + static_cast<int64_t>(j) * (W * kLanes) + lane;
+#pragma GCC unroll 16
+      for (int c = 0; c < kLanes; ++c) Use::put(at + c * (W * kLanes), x[c]);
+    }
+    for (; j < args.num_keys; j += kLanes, at += kLanes * W * kLanes) {
+      const int count = args.num_keys - j < kLanes ? args.num_keys - j : kLanes;
+      float part[kLanes][kLanes];
+      F x[kLanes];
+      for (int r = 0; r < kLanes; ++r) {
+        decode_part<Use>(rows[r] != nullptr ? rows[r] + j : nullptr, count, part[r]);
+        x[r] = load(part[r]);
+      }
+      transpose(x);
       for (int c = 0; c < count; ++c) Use::put(at + c * (W * kLanes), x[c]);
     }
   }

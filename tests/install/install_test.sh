@@ -33,6 +33,9 @@ flags=$(pkg-config --cflags --libs sirdar)
 LD_LIBRARY_PATH="$work_dir/prefix/$libdir" "$work_dir/pkg_c"
 LD_LIBRARY_PATH="$work_dir/prefix/$libdir" "$work_dir/pkg_cpp"
 
+for adapter in openmp tbb; do
+  test -f "$work_dir/prefix/include/sirdar/adapters/$adapter.hpp"
+done
 if grep -rl 'fmt/' "$work_dir/prefix/include"; then
   echo "installed headers include fmt" >&2
   exit 1
