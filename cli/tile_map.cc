@@ -35,15 +35,33 @@ Cover coverage_by_tiles(const KnownMasks& masks, Range q, Range k, int64_t block
   return cover.value_or(Cover::none);
 }
 
+void add_scores(TileMap& map, const Problem& problem, const ExpressionData& data) {
+  const auto score_mod =
+      KnownExpression::of(expression::Kind::score_mod, problem, data, map.unknown);
+  if (!score_mod) return;
+  for (int64_t row = 0; row < map.num_rows; ++row) {
+    for (int64_t column = 0; column < map.num_columns; ++column) {
+      const Range q = part_of(row, map.cell_m, map.seqlen_q);
+      const Range k = part_of(column, map.cell_n, map.seqlen_k);
+      const bool is_empty = map.at(row, column) == Cover::none;
+      map.scores.push_back(is_empty ? 0
+                                    : score_mod->value(1, q.begin + (q.size() - 1) / 2,
+                                                       k.begin + (k.size() - 1) / 2));
+    }
+  }
+}
+
 }  // namespace
 
-TileMap tile_map(const Problem& problem, int64_t block_m, int64_t block_n, int64_t max_cells) {
+TileMap tile_map(const Problem& problem, const TileSize& tile, int64_t max_cells,
+                 const ExpressionData& data) {
+  const auto [block_m, block_n] = tile;
   TileMap map{problem.seqlen_q, problem.seqlen_k, block_m, block_n};
   map.cell_m = cell_size(map.seqlen_q, block_m, max_cells);
   map.cell_n = cell_size(map.seqlen_k, block_n, max_cells);
   map.num_rows = ceil_div(map.seqlen_q, map.cell_m);
   map.num_columns = ceil_div(map.seqlen_k, map.cell_n);
-  const KnownMasks masks(problem);
+  const KnownMasks masks(problem, data);
   map.unknown = masks.unknown();
   // Structured masks are exact over boxes of any size, so tiles need a look only for an expression,
   // and only while there are not too many of them.
@@ -58,6 +76,7 @@ TileMap tile_map(const Problem& problem, int64_t block_m, int64_t block_n, int64
                                    : masks.coverage(q, k));
     }
   }
+  add_scores(map, problem, data);
   return map;
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "plan/tiles.h"
 #include "shared/mask.h"
 
 namespace sirdar::cli {
@@ -18,7 +19,10 @@ struct TileMap {
   int64_t cell_m = 0, cell_n = 0;    // of a cell: whole tiles
   int64_t num_rows = 0, num_columns = 0;
   std::vector<Cover> cells;  // [num_rows, num_columns]
-  // Masks that only the data decide: no cell is full beside them, and cells that are drawn as part
+  // What a score_mod makes of a score of 1 in the middle of each cell that is not empty (there 0);
+  // none where there is no score_mod or the data tell.
+  std::vector<double> scores;
+  // What only the data decide. Beside such masks no cell is full, and cells that are drawn as part
   // may be empty.
   std::vector<std::string> unknown;
 
@@ -29,7 +33,8 @@ struct TileMap {
 
 // At most max_cells cells along an axis; a cell of several tiles is empty or full if all of them
 // are. The problem must be valid.
-TileMap tile_map(const Problem& problem, int64_t block_m, int64_t block_n, int64_t max_cells);
+TileMap tile_map(const Problem& problem, const TileSize& tile, int64_t max_cells,
+                 const ExpressionData& data);
 
 // Stand-alone SVG with a legend and labelled axes.
 std::string tile_map_svg(const TileMap& map, const std::string& problem);

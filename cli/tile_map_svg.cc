@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <iterator>
+#include <limits>
 
 namespace sirdar::cli {
 namespace {
@@ -16,6 +18,12 @@ constexpr std::array<Style, 3> kStyles = {{{"#f1f1ee", "empty", "no pair visible
                                            {"#e8a33d", "part", "masked pair by pair"},
                                            {"#2f6f9f", "full", "every pair visible"}}};
 const Style& style_of(Cover cover) { return kStyles[static_cast<size_t>(cover)]; }
+
+// Of scores, from the least to the largest.
+struct Color {
+  int red, green, blue;
+};
+constexpr Color kLightest{222, 235, 245}, kDarkest{16, 52, 92};
 
 constexpr int64_t kLeft = 90, kTop = 70, kLegendHeight = 118, kRight = 40;
 constexpr int64_t kDrawn = 512;  // pixels of the longer side of the map, about
@@ -47,6 +55,13 @@ class Drawing {
     width_ = std::max<int64_t>(460, kLeft + map.num_columns * cell_ + kRight);
     const int64_t num_notes = static_cast<int64_t>(map.unknown.size());
     height_ = kTop + map.num_rows * cell_ + kLegendHeight + 18 * num_notes;
+    for (size_t n = 0; n < map.scores.size(); ++n) {
+      const double score = map.scores[n];
+      if (map.cells[n] == Cover::none || !std::isfinite(score)) continue;
+      least_ = std::min(least_, score);
+      most_ = std::max(most_, score);
+    }
+    if (least_ <= most_) height_ += 18;
   }
 
   std::string draw() {
@@ -81,16 +96,32 @@ class Drawing {
         escaped(shown));
   }
 
-  // Neighbours of one kind in a row are one rectangle.
+  std::string color_at(int64_t row, int64_t column) const {
+    const Cover cover = map_.at(row, column);
+    if (cover == Cover::none || map_.scores.empty()) return style_of(cover).color;
+    const double score = map_.scores[static_cast<size_t>(row * map_.num_columns + column)];
+    if (!std::isfinite(score)) return "#c0392b";
+    // In 32 steps, so that neighbours of nearly the same score are drawn as one.
+    const double share = most_ > least_ ? (score - least_) / (most_ - least_) : 1;
+    const double step = std::round(31 * share) / 31;
+    const auto mixed = [&](int light, int dark) {
+      return static_cast<int>(std::lround(light + step * (dark - light)));
+    };
+    return fmt::format("#{:02x}{:02x}{:02x}", mixed(kLightest.red, kDarkest.red),
+                       mixed(kLightest.green, kDarkest.green),
+                       mixed(kLightest.blue, kDarkest.blue));
+  }
+
+  // Neighbours of one color in a row are one rectangle.
   void draw_cells() {
     add("<g shape-rendering=\"crispEdges\">\n");
     for (int64_t row = 0; row < map_.num_rows; ++row) {
       for (int64_t column = 0; column < map_.num_columns;) {
+        const std::string color = color_at(row, column);
         int64_t end = column + 1;
-        while (end < map_.num_columns && map_.at(row, end) == map_.at(row, column)) ++end;
+        while (end < map_.num_columns && color_at(row, end) == color) ++end;
         add("<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" fill=\"{}\"/>\n",
-            kLeft + column * cell_, kTop + row * cell_, (end - column) * cell_, cell_,
-            style_of(map_.at(row, column)).color);
+            kLeft + column * cell_, kTop + row * cell_, (end - column) * cell_, cell_, color);
         column = end;
       }
     }
@@ -139,6 +170,11 @@ class Drawing {
         is_grouped ? fmt::format("; cell: {} x {} tiles", map_.cell_m / map_.block_m,
                                  map_.cell_n / map_.block_n)
                    : "");
+    if (least_ <= most_) {
+      y += 18;
+      add("<text x=\"{}\" y=\"{}\">a score of 1 becomes {:.3g} (light) to {:.3g} (dark)</text>\n",
+          kLeft, y, least_, most_);
+    }
     for (const std::string& unknown : map_.unknown) {
       y += 18;
       add("<text x=\"{}\" y=\"{}\">not drawn: {}, known only with the data</text>\n", kLeft, y,
@@ -149,6 +185,8 @@ class Drawing {
   const TileMap& map_;
   const std::string& problem_;
   int64_t cell_ = 0, width_ = 0, height_ = 0;
+  // Of what finite scores become; none: least_ > most_.
+  double least_ = std::numeric_limits<double>::infinity(), most_ = -least_;
   std::string svg_;
 };
 

@@ -17,11 +17,12 @@ Cover both(Cover a, Cover b) {
   return a == Cover::all && b == Cover::all ? Cover::all : Cover::part;
 }
 
-// Whether the text means the same in every sequence and head of the problem.
-bool is_alike_everywhere(const expression::Program& program, const Problem& problem) {
+// Whether the text means the same in every sequence and head that may be meant.
+bool is_alike_everywhere(const expression::Program& program, const Problem& problem,
+                         const ExpressionData& data) {
   return std::ranges::none_of(program.tree().nodes, [&](const expression::Node& node) {
-    return (node.op == expression::Op::b && problem.batch > 1) ||
-           (node.op == expression::Op::h && problem.num_heads_q > 1);
+    return (node.op == expression::Op::b && problem.batch > 1 && !data.b) ||
+           (node.op == expression::Op::h && problem.num_heads_q > 1 && !data.h);
   });
 }
 
@@ -73,28 +74,60 @@ std::vector<std::string> masks_of_data(const Problem& problem) {
   return masks;
 }
 
-KnownMasks::KnownMasks(const Problem& problem)
-    : structured_(structured_mask(problem.mask, problem.seqlen_q, problem.seqlen_k)),
-      shift_(problem.seqlen_k - problem.seqlen_q),
-      unknown_(masks_of_data(problem)) {
-  if (problem.mask_mod.empty()) return;
-  // Whatever a mask_mod reads has values only when it runs.
-  const auto program =
-      expression::Program::parse(expression::Kind::mask_mod, problem.mask_mod, {}, {});
-  if (!program.ok()) {
-    unknown_.emplace_back("the mask_mod, which reads tensors or scalars");
-  } else if (!is_alike_everywhere(program.value(), problem)) {
-    unknown_.emplace_back("the mask_mod, which differs between sequences or heads");
-  } else {
-    mask_mod_ = program.value();
+std::optional<KnownExpression> KnownExpression::of(expression::Kind kind, const Problem& problem,
+                                                   const ExpressionData& data,
+                                                   std::vector<std::string>& unknown) {
+  const bool is_mask = kind == expression::Kind::mask_mod;
+  const std::string& text = is_mask ? problem.mask_mod : problem.score_mod;
+  if (text.empty()) return std::nullopt;
+  const auto program = expression::Program::parse(kind, text, problem.tensors, problem.scalars);
+  if (!program.ok()) return std::nullopt;  // a valid problem's can be parsed
+  const std::string what = fmt::format("the {}, which ", expression::name_of(kind));
+  if (!is_alike_everywhere(program.value(), problem, data)) {
+    unknown.push_back(what + "differs between sequences or heads");
+    return std::nullopt;
   }
+  KnownExpression result(program.value());
+  if (result.bind(problem, data)) return result;
+  unknown.push_back(what + "reads tensors or scalars");
+  return std::nullopt;
 }
+
+bool KnownExpression::bind(const Problem& problem, const ExpressionData& data) {
+  b_ = data.b.value_or(0);
+  h_ = data.h.value_or(0);
+  shift_ = problem.seqlen_k - problem.seqlen_q;
+  for (size_t t = 0; t < problem.tensors.size(); ++t) {
+    const auto given = std::ranges::find(data.tensors, problem.tensors[t].name, &NamedTensor::name);
+    if (given == data.tensors.end() && program_.reads_tensor(t)) return false;
+    tensors_.push_back(given == data.tensors.end() ? TensorView{} : given->view);
+  }
+  for (size_t s = 0; s < problem.scalars.size(); ++s) {
+    const auto given = std::ranges::find(data.scalars, problem.scalars[s],
+                                         [](const auto& scalar) { return scalar.first; });
+    if (given == data.scalars.end() && program_.reads_scalar(s)) return false;
+    scalars_.push_back(given == data.scalars.end() ? 0 : given->second);
+  }
+  return true;
+}
+
+Cover KnownExpression::coverage(Range q, Range k) const {
+  return program_.coverage({tensors_, scalars_},
+                           {.b = b_, .h = h_, .q = q, .k = k, .shift = shift_});
+}
+
+double KnownExpression::value(double score, Position q, Position k) const {
+  return program_.value({tensors_, scalars_}, {score, b_, h_, q, k, q + shift_});
+}
+
+KnownMasks::KnownMasks(const Problem& problem, const ExpressionData& data)
+    : structured_(structured_mask(problem.mask, problem.seqlen_q, problem.seqlen_k)),
+      unknown_(masks_of_data(problem)),
+      mask_mod_(KnownExpression::of(expression::Kind::mask_mod, problem, data, unknown_)) {}
 
 Cover KnownMasks::coverage(Range q, Range k) const {
   Cover cover = sirdar::coverage(structured_, q, k);
-  if (cover != Cover::none && mask_mod_) {
-    cover = both(cover, mask_mod_->coverage({}, {.q = q, .k = k, .shift = shift_}));
-  }
+  if (cover != Cover::none && mask_mod_) cover = both(cover, mask_mod_->coverage(q, k));
   return cover == Cover::all && !unknown_.empty() ? Cover::part : cover;
 }
 
