@@ -1,0 +1,180 @@
+#include "expression/slope.h"
+
+#include <numbers>
+
+namespace sirdar::expression {
+namespace {
+
+// The nodes of the tree, and after them those of the adjoints (d value / d node), from the value
+// down to the score.
+class Adjoints {
+ public:
+  explicit Adjoints(const Program::Tree& tree)
+      : tree_(tree), count_(tree.nodes.size()), adjoints_(count_, kZero) {}
+
+  Program::Tree run() {
+    const std::vector<bool> reads_score = find_score();
+    adjoints_[count_ - 1] = one();
+    int32_t slope = kZero;
+    for (size_t at = count_; at-- > 0;) {
+      const Node node = tree_.nodes[at];
+      if (!reads_score[at] || node.type != Type::real || adjoints_[at] == kZero) continue;
+      if (node.op == Op::score) {
+        slope = sum(slope, adjoints_[at]);
+      } else {
+        hand_on(node, static_cast<int32_t>(at), reads_score);
+      }
+    }
+    // Nothing that stands behind the value is part of it.
+    const int32_t root = slope == kZero ? real(0) : slope;
+    tree_.nodes.resize(static_cast<size_t>(root) + 1);
+    return std::move(tree_);
+  }
+
+ private:
+  static constexpr int32_t kZero = -1;
+
+  std::vector<bool> find_score() const {
+    std::vector<bool> reads;
+    for (const Node& node : tree_.nodes) {
+      bool one = node.op == Op::score;
+      for (int i = 0; i < node.num_operands; ++i)
+        one = one || reads[static_cast<size_t>(node.operands[i])];
+      reads.push_back(one);
+    }
+    return reads;
+  }
+
+  int32_t add(const Node& node) {
+    tree_.nodes.push_back(node);
+    return static_cast<int32_t>(tree_.nodes.size()) - 1;
+  }
+  int32_t real(double value) { return add({.op = Op::literal, .type = Type::real, .real = value}); }
+  int32_t one() { return one_ == kZero ? one_ = real(1) : one_; }
+  int32_t apply(Op op, int32_t a) { return add({op, Type::real, 1, {a}}); }
+  int32_t apply(Op op, int32_t a, int32_t b) { return add({op, Type::real, 2, {a, b}}); }
+  int32_t test(Op op, int32_t a, int32_t b) { return add({op, Type::boolean, 2, {a, b}}); }
+  int32_t select(int32_t condition, int32_t a, int32_t b) {
+    return add({Op::select, Type::real, 3, {condition, a, b}});
+  }
+  int32_t sum(int32_t a, int32_t b) {
+    return a == kZero ? b : b == kZero ? a : apply(Op::add, a, b);
+  }
+  // `value`, which is some multiple of the adjoint; 0 where that is 0, whatever the value.
+  int32_t unless_zero(int32_t adjoint, int32_t value) {
+    if (adjoint == one_) return value;
+    const int32_t zero = real(0);
+    const int32_t stops = test(Op::equal, adjoint, zero);
+    return select(stops, zero, value);
+  }
+  int32_t product(int32_t adjoint, int32_t slope) {
+    if (adjoint == one_) return slope;
+    return unless_zero(adjoint, apply(Op::multiply, adjoint, slope));
+  }
+  int32_t chosen(int32_t condition, bool is_first, int32_t adjoint) {
+    const int32_t zero = real(0);
+    return is_first ? select(condition, adjoint, zero) : select(condition, zero, adjoint);
+  }
+
+  // d f(x) / d x of f with one operand; y = f(x).
+  int32_t slope_of(Op op, int32_t x, int32_t y) {
+    switch (op) {
+      case Op::negate:
+        return real(-1);
+      case Op::abs: {  // 0 at 0, NaN at NaN
+        const int32_t zero = real(0);
+        const int32_t not_above = select(test(Op::less, x, zero), real(-1), x);
+        return select(test(Op::less, zero, x), one(), not_above);
+      }
+      case Op::exp:
+        return y;
+      case Op::exp2:
+        return apply(Op::multiply, y, real(std::numbers::ln2));
+      case Op::log:
+        return apply(Op::divide, one(), x);
+      case Op::tanh: {
+        const int32_t square = apply(Op::multiply, y, y);
+        return apply(Op::subtract, one(), square);
+      }
+      case Op::sigmoid: {
+        const int32_t rest = apply(Op::subtract, one(), y);
+        return apply(Op::multiply, y, rest);
+      }
+      case Op::sqrt:
+        return apply(Op::divide, real(0.5), y);
+      default:
+        return kZero;  // floor
+    }
+  }
+
+  void give(int32_t operand, int32_t adjoint) {
+    int32_t& known = adjoints_[static_cast<size_t>(operand)];
+    known = sum(known, adjoint);
+  }
+
+  void hand_on(const Node& node, int32_t at, const std::vector<bool>& reads_score) {
+    const int32_t adjoint = adjoints_[static_cast<size_t>(at)];
+    const int32_t first = node.operands[0], second = node.operands[1];
+    const auto wanted = [&](int i) { return reads_score[static_cast<size_t>(node.operands[i])]; };
+    switch (node.op) {
+      case Op::add:
+        if (wanted(0)) give(first, adjoint);
+        if (wanted(1)) give(second, adjoint);
+        break;
+      case Op::subtract:
+        if (wanted(0)) give(first, adjoint);
+        if (wanted(1)) give(second, apply(Op::negate, adjoint));
+        break;
+      case Op::multiply:
+        if (wanted(0)) give(first, product(adjoint, second));
+        if (wanted(1)) give(second, product(adjoint, first));
+        break;
+      case Op::divide:
+        if (wanted(0)) give(first, unless_zero(adjoint, apply(Op::divide, adjoint, second)));
+        if (wanted(1)) {
+          const int32_t product = adjoint == one_ ? at : apply(Op::multiply, adjoint, at);
+          const int32_t quotient = apply(Op::divide, product, second);
+          give(second, unless_zero(adjoint, apply(Op::negate, quotient)));
+        }
+        break;
+      case Op::min:
+      case Op::max: {
+        const int32_t is_nan = test(Op::not_equal, first, first);
+        const int32_t precedes =
+            test(node.op == Op::min ? Op::less_equal : Op::greater_equal, first, second);
+        const int32_t takes_first = test(Op::logical_or, is_nan, precedes);
+        if (wanted(0)) give(first, chosen(takes_first, true, adjoint));
+        if (wanted(1)) give(second, chosen(takes_first, false, adjoint));
+        break;
+      }
+      case Op::select:
+        if (wanted(1)) give(second, chosen(first, true, adjoint));
+        if (wanted(2)) give(node.operands[2], chosen(first, false, adjoint));
+        break;
+      case Op::to_real:
+        break;  // an int has no derivative
+      default: {
+        const int32_t slope = slope_of(node.op, first, at);
+        if (slope != kZero) give(first, product(adjoint, slope));
+      }
+    }
+  }
+
+  Program::Tree tree_;
+  size_t count_;
+  std::vector<int32_t> adjoints_;  // place of each node's in the tree
+  int32_t one_ = kZero;
+};
+
+}  // namespace
+
+Program slope_of(const Program& score_mod) {
+  if (score_mod.tree().nodes.back().type != Type::real) {
+    Program::Tree tree = score_mod.tree();  // an int: it has no slope
+    tree.nodes = {{.op = Op::literal, .type = Type::real, .real = 0}};
+    return Program(std::make_shared<const Program::Tree>(std::move(tree)));
+  }
+  return Program(std::make_shared<const Program::Tree>(Adjoints(score_mod.tree()).run()));
+}
+
+}  // namespace sirdar::expression
