@@ -1,9 +1,16 @@
 // Any text as an expression: a program that can be printed, evaluated, differentiated and bounded,
-// or a sentence. The first byte chooses the kind, the second the tile.
+// or a sentence; and the vector programs of the machine say what the tree says. The first byte
+// chooses the kind, the second the tile.
 #include "expression/expression.h"
 
+#include <bit>
 #include <cmath>
 #include <cstdlib>
+
+#include "cpu/dispatch.h"
+#include "expression/slope.h"
+#include "support/rounded_bounds.h"
+#include "support/vector_evaluation.h"
 
 namespace {
 
@@ -36,7 +43,13 @@ void run_score(const World& world, const Program& program, const Point& point) {
   double* const tensor_grads[] = {nullptr, grads.data(), nullptr, nullptr};
   const Bindings bindings = world.bindings();
   (void)program.value(bindings, point);
-  (void)program.derivative(bindings, point, 1.5, tensor_grads);
+  const double expected = program.derivative(bindings, point, 1.5, tensor_grads);
+  const Program slope = slope_of(program);
+  if (slope.tree().nodes.size() <= kMaxNodes) {
+    const double actual = slope.value(bindings, point);
+    require(actual == expected || (std::isnan(actual) && std::isnan(expected)) ||
+            std::abs(actual - expected) <= 1e-12 * std::abs(expected));
+  }
   (void)program.check(bindings, point);
 }
 
@@ -49,6 +62,27 @@ void run_mask(const World& world, const Program& program, const Box& box) {
       const bool is_visible = program.allows(bindings, point);
       require(cover == Cover::part || is_visible == (cover == Cover::all));
       (void)program.check(bindings, point);
+    }
+  }
+}
+
+// Each pair by the vector program of every instruction set, within its stated rounding.
+void run_vectors(const World& world, const Program& program, const Box& box, bool has_distances) {
+  std::vector<float> scores;
+  for (int64_t n = 0; n < box.q.size() * box.k.size(); ++n)
+    scores.push_back(n == 5 ? NAN : 1.75f * static_cast<float>(n - 6));
+  for (const Isa isa : {Isa::scalar, Isa::avx2, Isa::avx512}) {
+    if (!cpu::choose_isa(Device::host(), std::string(name_of(isa))).ok()) continue;
+    const std::vector<int32_t> values = testing::evaluate(
+        cpu::kernels_for(isa), 1, program, world.bindings(), box, scores, has_distances);
+    for (size_t n = 0; n < values.size(); ++n) {
+      const int64_t q = box.q.begin + static_cast<int64_t>(n) % box.q.size();
+      const int64_t k = box.k.begin + static_cast<int64_t>(n) / box.q.size();
+      const Point point{scores[n], box.b, box.h, q, k, q + box.shift};
+      const auto bounds = testing::rounded_bounds(program.tree(), world.bindings(), point).back();
+      require(program.tree().kind == Kind::score_mod
+                  ? testing::contains(bounds, std::bit_cast<float>(values[n]))
+                  : testing::contains(bounds, values[n] != 0));
     }
   }
 }
@@ -75,6 +109,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                 .q = {tile % 7, tile % 7 + 3},
                 .k = {tile % 5, tile % 5 + 4},
                 .shift = tile % 11 - 5};
+  run_vectors(world, program, box, tile % 2 == 0);
   if (kind == Kind::score_mod) {
     run_score(world, program,
               {.score = tile - 100.5, .b = 1, .h = 2, .q = 3, .k = tile, .q_pos = 4});

@@ -314,7 +314,7 @@ BackwardCall::BackwardCall(const Problem& problem_in, const BackwardConfig& conf
       backward(backward_kernels_for(config.isa)),
       shape(backward_shape(problem, config)),
       forward_config{config.isa, config.block_m, config.block_n, 1, config.num_threads},
-      forward(problem, forward_config, args),
+      forward(problem, forward_config, args, nullptr),
       out(forward.out),
       dout(row_map(args.dout, problem.layout_q)),
       lse(row_statistics_map(args.lse, problem.layout_q)) {

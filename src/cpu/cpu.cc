@@ -82,8 +82,11 @@ Result<Config> configure(const Problem& problem, const Device& device, const Pla
 
 std::string print(const Config& config) { return print_fields(config.as<ForwardConfig>()); }
 
+std::shared_ptr<const void> prepare(const Problem& problem) { return Expressions::of(problem); }
+
 size_t workspace_bytes(const Problem& problem, const Config& config) {
-  return forward_workspace_bytes(problem, config.as<ForwardConfig>());
+  return forward_workspace_bytes(problem, config.as<ForwardConfig>(),
+                                 Expressions::of(problem).get());
 }
 
 Status run(const Plan::State& state, const Args& args, Stream) {
@@ -93,7 +96,8 @@ Status run(const Plan::State& state, const Args& args, Stream) {
   if (const Result<Isa> isa = choose_isa(host, std::string(name_of(config.isa))); !isa.ok())
     return isa.status();
   const Executor* executor = state.options.executor;
-  run_forward(ForwardCall(state.problem, config, args),
+  const auto* expressions = static_cast<const Expressions*>(state.prepared.get());
+  run_forward(ForwardCall(state.problem, config, args, expressions),
               executor != nullptr ? *executor : default_executor());
   return {};
 }
@@ -108,11 +112,13 @@ const Implementation kCpuForward = {
                    feature::bias | feature::alibi | feature::sink | feature::lse |
                    feature::max_logit | feature::top_left | feature::dtype_fp32 |
                    feature::dtype_bf16 | feature::dtype_fp16 | feature::dtype_fp8 |
-                   feature::dtype_out | feature::paged_kv | feature::dropout,
+                   feature::dtype_out | feature::paged_kv | feature::dropout | feature::mask_mod |
+                   feature::score_mod,
     .supports = supports,
     .configure = configure,
     .print = print,
     .workspace_bytes = workspace_bytes,
+    .prepare = prepare,
     .run = run,
 };
 

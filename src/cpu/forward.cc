@@ -4,6 +4,7 @@
 
 #include "core/geometry.h"
 #include "cpu/dispatch.h"
+#include "cpu/flush_denormals.h"
 #include "cpu/forward_tile.h"
 
 namespace sirdar::cpu {
@@ -13,7 +14,8 @@ constexpr int64_t kMaxSegments = 32;
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Where the pieces of a workspace lie: slots, then the states of split tiles.
+// Where the pieces of a workspace lie: what expressions read, slots, then the states of split
+// tiles.
 struct Workspace {
   size_t slot_bytes = 0, state_bytes = 0;
   size_t total = 0;
@@ -21,27 +23,30 @@ struct Workspace {
 
   Workspace(const TileShape& shape, const WorkGrid& grid, int num_slots, void* memory)
       : base(static_cast<std::byte*>(memory)) {
-    Carver slot(nullptr), state(nullptr);
+    Carver slot(nullptr), state(nullptr), bound(nullptr);
+    if (shape.expressions != nullptr) BoundExpressions{bound, *shape.expressions};
     Scratch{slot, shape};
     AccumulatorState{state, shape};
     slot_bytes = slot.used();
     state_bytes = state.used();
     num_slots_ = static_cast<size_t>(num_slots);
-    total = num_slots_ * slot_bytes;
+    slots_ = bound.used();
+    states_ = slots_ + num_slots_ * slot_bytes;
+    total = states_;
     if (grid.is_split())
       total += static_cast<size_t>(grid.num_tiles() * grid.segments) * state_bytes;
   }
   Scratch scratch(int slot, const TileShape& shape) const {
-    Carver carver(base + static_cast<size_t>(slot) * slot_bytes);
+    Carver carver(base + slots_ + static_cast<size_t>(slot) * slot_bytes);
     return Scratch(carver, shape);
   }
   AccumulatorState state(int64_t index, const TileShape& shape) const {
-    Carver carver(base + num_slots_ * slot_bytes + static_cast<size_t>(index) * state_bytes);
+    Carver carver(base + states_ + static_cast<size_t>(index) * state_bytes);
     return AccumulatorState(carver, shape);
   }
 
  private:
-  size_t num_slots_ = 0;
+  size_t num_slots_ = 0, slots_ = 0, states_ = 0;  // offsets of the first of each
 };
 
 struct Work {
@@ -51,6 +56,7 @@ struct Work {
   // All segments of one tile.
   static void whole_tile(void* arg, int64_t index, int slot) {
     const Work& work = *static_cast<const Work*>(arg);
+    const FlushDenormals flush(work.call.flushes_denormals);
     Scratch scratch = work.workspace.scratch(slot, work.call.shape);
     Tile tile(work.call, scratch, index);
     tile.load_queries();
@@ -68,6 +74,7 @@ struct Work {
 
   static void one_segment(void* arg, int64_t index, int slot) {
     const Work& work = *static_cast<const Work*>(arg);
+    const FlushDenormals flush(work.call.flushes_denormals);
     const int64_t segments = work.call.grid.segments;
     Scratch scratch = work.workspace.scratch(slot, work.call.shape);
     Tile tile(work.call, scratch, index / segments);
@@ -79,6 +86,7 @@ struct Work {
 
   static void merge_tile(void* arg, int64_t index, int slot) {
     const Work& work = *static_cast<const Work*>(arg);
+    const FlushDenormals flush(work.call.flushes_denormals);
     Scratch scratch = work.workspace.scratch(slot, work.call.shape);
     Tile tile(work.call, scratch, index);
     tile.load_queries();
@@ -112,7 +120,8 @@ WorkGrid work_grid(const Problem& problem, const ForwardConfig& config) {
   return grid;
 }
 
-TileShape tile_shape(const Problem& problem, const ForwardConfig& config) {
+TileShape tile_shape(const Problem& problem, const ForwardConfig& config,
+                     const Expressions* expressions) {
   const MicroKernels& kernels = kernels_for(config.isa);
   TileShape shape;
   shape.width = kMaxVectors * kernels.lanes;
@@ -121,18 +130,20 @@ TileShape tile_shape(const Problem& problem, const ForwardConfig& config) {
   shape.head_dim = static_cast<int>(problem.head_dim);
   shape.head_dim_v = static_cast<int>(problem.value_dim());
   shape.rows = kernels.rows;
+  shape.group = static_cast<int>(problem.group_size());
   shape.has_bias = problem.has_bias || problem.has_mask_tensor;
   shape.has_dropout = problem.dropout_p > 0;
+  shape.expressions = expressions;
   return shape;
 }
 
 ForwardCall::ForwardCall(const Problem& problem_in, const ForwardConfig& config_in,
-                         const Args& args_in)
+                         const Args& args_in, const Expressions* expressions)
     : problem(problem_in),
       config(config_in),
       args(args_in),
       kernels(kernels_for(config.isa)),
-      shape(tile_shape(problem, config)),
+      shape(tile_shape(problem, config, expressions)),
       grid(work_grid(problem, config)),
       query(query_extents(problem, args)),
       key(key_extents(problem, args)),
@@ -148,12 +159,19 @@ ForwardCall::ForwardCall(const Problem& problem_in, const ForwardConfig& config_
       output_bytes(size_bytes(problem.output_dtype())) {
   if (problem.needs_lse) lse = row_statistics_map(args.lse, problem.layout_q);
   if (problem.needs_max_logit) max_logit = row_statistics_map(args.max_logit, problem.layout_q);
+  if (expressions != nullptr) {
+    Carver carver(args.workspace);
+    bound = BoundExpressions(carver, *expressions);
+    bound.bind(problem, args);
+  }
+  flushes_denormals = problem.has_alibi || !problem.score_mod.empty();
   has_logit_terms = problem.softcap > 0 || problem.has_alibi || problem.has_bias;
 }
 
-size_t forward_workspace_bytes(const Problem& problem, const ForwardConfig& config) {
-  return Workspace(tile_shape(problem, config), work_grid(problem, config), config.num_threads,
-                   nullptr)
+size_t forward_workspace_bytes(const Problem& problem, const ForwardConfig& config,
+                               const Expressions* expressions) {
+  return Workspace(tile_shape(problem, config, expressions), work_grid(problem, config),
+                   config.num_threads, nullptr)
       .total;
 }
 

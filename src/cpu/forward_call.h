@@ -30,7 +30,8 @@ struct Segments {
 };
 Segments segments_of(int64_t seqlen_k, const ForwardConfig& config);
 
-TileShape tile_shape(const Problem& problem, const ForwardConfig& config);
+TileShape tile_shape(const Problem& problem, const ForwardConfig& config,
+                     const Expressions* expressions);
 
 struct ForwardCall {
   const Problem& problem;
@@ -41,13 +42,22 @@ struct ForwardCall {
   WorkGrid grid;
   Extents query, key;
   RowMap q, k, v, out, lse, max_logit;
+  BoundExpressions bound;  // at the start of the workspace
   float scale;
   Dropout dropout;
   size_t input_format, output_format;  // indices into the tables of kernels
   int64_t input_bytes, output_bytes;   // of an element
-  bool has_logit_terms = false;        // more than the scaled dot product and masks
+  bool flushes_denormals = false;      // where scores may decay with the distance
+  bool has_logit_terms = false;        // a built-in one besides the scaled dot product
 
-  ForwardCall(const Problem& problem, const ForwardConfig& config, const Args& args);
+  // `expressions` are those of the problem, null where it has none.
+  ForwardCall(const Problem& problem, const ForwardConfig& config, const Args& args,
+              const Expressions* expressions);
 };
+
+// The row at an offset in elements.
+inline void* row_at(const TensorView& view, int64_t offset, int64_t element_bytes) {
+  return static_cast<std::byte*>(view.data) + offset * element_bytes;
+}
 
 }  // namespace sirdar::cpu

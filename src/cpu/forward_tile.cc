@@ -13,15 +13,10 @@ namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-// The row at an offset in elements.
-void* row_at(const TensorView& view, int64_t offset, int64_t element_bytes) {
-  return static_cast<std::byte*>(view.data) + offset * element_bytes;
-}
-
 }  // namespace
 
 Tile::Tile(const ForwardCall& call, Scratch& scratch, int64_t tile)
-    : call_(call), scratch_(scratch), terms_(call, scratch) {
+    : call_(call), scratch_(scratch), terms_(call, scratch), expressions_(call, scratch) {
   const WorkGrid& grid = call.grid;
   const int64_t block_m = call.config.block_m;
   group_ = static_cast<int>(call.problem.group_size());
@@ -54,6 +49,23 @@ Tile::Panel Tile::panel(int index) const {
     result.documents_q = document_range(scratch_.document_q + result.first_lane, result.num_lanes);
   }
   return result;
+}
+
+TileExpressions::Lanes Tile::lanes(const Panel& panel) const {
+  return {panel.index, panel.first_lane, panel.vectors, panel.width};
+}
+
+void Tile::load_expressions() {
+  expression::Box rows{.b = b_,
+                       .h = head_kv_ * group(),
+                       .q = {query_of(0), query_of(num_live_ - 1) + 1},
+                       .shift = k_.length - q_.length,
+                       .num_heads = group()};
+  expressions_.load_lanes(num_live_, static_cast<int>(first_row_ % group()), rows);
+  for (int index = 0; index < num_panels_; ++index) {
+    rows.q = panel(index).rows;
+    expressions_.set_panel(index, rows);
+  }
 }
 
 void Tile::load_queries() {
@@ -91,6 +103,7 @@ void Tile::reset(AccumulatorState& state) const {
 void Tile::accumulate(int64_t segment, AccumulatorState& state) {
   reset(state);
   if (num_live_ == 0) return;
+  load_expressions();
   Range seen = key_range(mask_, Range{query_of(0), query_of(num_live_ - 1) + 1});
   seen.begin = max_of(seen.begin, segment * segments_.keys);
   seen.end = min_of(seen.end, min_of((segment + 1) * segments_.keys, k_.length));
@@ -98,93 +111,19 @@ void Tile::accumulate(int64_t segment, AccumulatorState& state) {
   const auto keys_at = [&](Position begin) -> Range {
     return {begin, begin < seen.end ? min_of(begin + block_n, k_.length) : begin};
   };
-  for (Position begin = seen.begin / block_n * block_n; begin < seen.end; begin += block_n) {
+  const auto shown_from = [&](Position begin) {
+    return expressions_.shown_from(begin, k_.length, block_n);
+  };
+  Position next = shown_from(seen.begin / block_n * block_n);
+  while (next < seen.end) {
     Block block;
-    block.keys = keys_at(begin);
-    prepare_block(block, keys_at(begin + block_n));
+    block.keys = keys_at(next);
+    next = shown_from(next + block_n);
+    if (expressions_.begin_block(block.keys, num_panels_) == Cover::none) continue;
+    prepare_block(block, keys_at(next));
     if (block.num_panels == 0) continue;
     for (int index = 0; index < num_panels_; ++index) run_panel(panel(index), block, state);
   }
-}
-
-void Tile::locate(KeyRows& rows, Range keys) const {
-  const auto fill = [&](const TensorView& view, const RowMap& map, const void** row) {
-    const int64_t step = map.stride_row * call_.input_bytes;
-    for (int64_t key = keys.begin; key < keys.end;) {
-      const int64_t page_end =
-          map.page_table == nullptr ? keys.end : (key / map.page_size + 1) * map.page_size;
-      const int64_t end = min_of(page_end, keys.end);
-      const auto* first = static_cast<const std::byte*>(
-          row_at(view, map.offset(b_, k_, key, head_kv_), call_.input_bytes));
-      for (int64_t n = 0; n < end - key; ++n) *row++ = first + n * step;
-      key = end;
-    }
-  };
-  rows.begin = keys.begin;
-  rows.end = keys.end;
-  fill(call_.args.k, call_.k, rows.k);
-  fill(call_.args.v, call_.v, rows.v);
-}
-
-void Tile::prepare_block(Block& block, Range next) {
-  if (scratch_.next_rows.begin == block.keys.begin && scratch_.next_rows.end == block.keys.end) {
-    std::swap(scratch_.rows, scratch_.next_rows);
-  } else {
-    locate(scratch_.rows, block.keys);
-  }
-  locate(scratch_.next_rows, next);
-  block.k = scratch_.rows.k;
-  block.v = scratch_.rows.v;
-  if (call_.problem.has_document) block.documents_k = terms_.load_documents(b_, block.keys);
-  for (int index = 0; index < num_panels_; ++index) {
-    Range keys;
-    const Cover cover = visible_part(panel(index), block, keys);
-    block.num_panels += cover != Cover::none;
-    block.has_part |= cover == Cover::part;
-  }
-  if (block.num_panels > 0) prepare_values(block);
-}
-
-Cover Tile::visible_part(const Panel& panel, const Block& block, Range& keys) const {
-  const Range seen = key_range(mask_, panel.rows);
-  keys = {max_of(seen.begin, block.keys.begin), min_of(seen.end, block.keys.end)};
-  if (keys.empty()) return Cover::none;
-  keys.begin -= (keys.begin - block.keys.begin) % call_.shape.key_step();
-  Cover cover = coverage(mask_, panel.rows, keys);
-  if (call_.problem.has_document)
-    cover = both(cover, coverage(panel.documents_q, block.documents_k));
-  if (cover != Cover::none && terms_.has_pair_tensors())
-    cover = both(cover, terms_.pair_cover(panel.first_lane, panel.num_lanes, keys));
-  return cover;
-}
-
-// A NaN or infinity times the weight 0 of a masked pair would be a NaN: where pairs are masked,
-// such rows of V are left out of the copy and added pair by pair (add_nonfinite_values).
-void Tile::prepare_values(Block& block) {
-  const MicroKernels& kernels = call_.kernels;
-  const size_t format = call_.input_format;
-  const int num_keys = static_cast<int>(block.keys.size());
-  const int columns = call_.shape.head_dim_v, rows = kernels.rows;
-  block.is_finite = !block.has_part || !has_nonfinite(block.v, num_keys);
-  block.is_narrow = block.is_finite && num_panels_ == 1 && num_live_ <= kNarrowLanes;
-  if (block.is_narrow) return;
-  // Floats at a fixed stride can be used where they are; for one panel a copy does not pay.
-  const bool is_usable = call_.problem.dtype_kv == DType::fp32 && call_.k.page_table == nullptr;
-  block.is_packed = !is_usable || block.num_panels > 1 || !block.is_finite;
-  if (!block.is_packed) return;
-  kernels.pack_k[format]({block.k, scratch_.keys, num_keys, call_.shape.head_dim});
-  kernels.pack_v[format]({block.v, scratch_.values, call_.shape.value_stride(), num_keys, columns});
-  if (block.is_finite) return;
-  for (int j = 0; j < num_keys; ++j) {
-    if (!has_nonfinite(block.v + j, 1)) continue;
-    for (int c = 0; c < columns; c += rows) {
-      std::fill_n(scratch_.values + c / rows * call_.shape.value_stride() + j * rows, rows, 0.0f);
-    }
-  }
-}
-
-bool Tile::has_nonfinite(const void* const* v, int num_keys) const {
-  return call_.kernels.has_nonfinite[call_.input_format](v, num_keys, call_.shape.head_dim_v);
 }
 
 void Tile::run_panel(const Panel& panel, const Block& block, AccumulatorState& state) {
@@ -200,7 +139,7 @@ void Tile::run_panel(const Panel& panel, const Block& block, AccumulatorState& s
   } else {
     score(panel, block, keys, row_max);
   }
-  if (call_.has_logit_terms || cover == Cover::part) {
+  if (call_.has_logit_terms || expressions_.has_score_mod() || cover == Cover::part) {
     apply_logits(panel, block, keys, cover, row_max);
   }
   kernels.softmax[panel.vectors - 1]({.scores = scratch_.scores,
@@ -308,7 +247,24 @@ void Tile::apply_logits(const Panel& panel, const Block& block, Range keys, Cove
   }
   terms_.fill(args, panel.first_lane, panel.num_lanes, panel.width, keys);
   pairs_ = args.bias;
+  if (expressions_.has_score_mod() || expressions_.cover(panel.index) == Cover::part)
+    return apply_expressions(panel, keys, args);
   call_.kernels.logits[panel.vectors - 1](args);
+}
+
+// The terms, the expressions, and only then the masks.
+void Tile::apply_expressions(const Panel& panel, Range keys, LogitArgs args) {
+  const MaskArgs masks{.scores = args.scores,
+                       .max_in = args.max_in,
+                       .max_out = args.max_out,
+                       .lo = args.lo,
+                       .hi = args.hi,
+                       .document_q = args.document_q,
+                       .document_k = args.document_k,
+                       .bias = args.bias};
+  args.lo = args.hi = args.document_q = nullptr;
+  if (call_.has_logit_terms) call_.kernels.logits[panel.vectors - 1](args);
+  expressions_.apply(lanes(panel), keys, masks);
 }
 
 void Tile::add_values(const Panel& panel, const Block& block, Range keys, AccumulatorState& state) {
@@ -356,7 +312,8 @@ bool Tile::is_visible(const Panel& panel, const Block& block, Range keys, int la
 }
 
 void Tile::add_nonfinite_values(const Panel& panel, const Block& block, Range keys,
-                                AccumulatorState& state) const {
+                                AccumulatorState& state) {
+  const bool is_masked = expressions_.cover(panel.index) == Cover::part;
   const int columns = call_.shape.head_dim_v;
   float* out = state.out + static_cast<int64_t>(panel.first_lane) * columns;
   for (int64_t key = keys.begin; key < keys.end; ++key) {
@@ -364,8 +321,10 @@ void Tile::add_nonfinite_values(const Panel& panel, const Block& block, Range ke
     if (!has_nonfinite(row, 1)) continue;
     call_.kernels.decode[call_.input_format](*row, columns, scratch_.row);
     const float* p = scratch_.scores + (key - keys.begin) * panel.width;
+    const int32_t* shown = is_masked ? expressions_.visible(lanes(panel), key, 1).first : nullptr;
     for (int lane = 0; lane < panel.num_lanes; ++lane) {
       if (!is_visible(panel, block, keys, lane, key)) continue;
+      if (is_masked && shown[lane] == 0) continue;
       for (int c = 0; c < columns; ++c) out[c * panel.width + lane] += p[lane] * scratch_.row[c];
     }
   }

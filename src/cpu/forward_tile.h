@@ -5,6 +5,7 @@
 
 #include "cpu/forward_call.h"
 #include "cpu/logit_terms.h"
+#include "cpu/tile_expressions.h"
 
 namespace sirdar::cpu {
 
@@ -35,11 +36,12 @@ class Tile {
     const void* const* k;  // its rows
     const void* const* v;
     DocumentRange documents_k;
-    int num_panels = 0;      // that see any of it
-    bool has_part = false;   // some see only a part
-    bool is_packed = false;  // both are in scratch too
-    bool is_narrow = false;  // few lanes: nothing is packed
-    bool is_finite = true;   // V, where has_part
+    int64_t num_keys_used = 0;  // of all panels, added up
+    int num_panels = 0;         // that see any of it
+    bool has_part = false;      // some see only a part
+    bool is_packed = false;     // both are in scratch too
+    bool is_narrow = false;     // few lanes: nothing is packed
+    bool is_finite = true;      // V, where has_part
   };
 
   int group() const { return group_; }
@@ -50,11 +52,20 @@ class Tile {
     return group_ == 1 ? head_kv_ : head_kv_ * group_ + (first_row_ + lane) % group_;
   }
   Panel panel(int index) const;
+  TileExpressions::Lanes lanes(const Panel& panel) const;
+  void load_expressions();
   void prepare_block(Block& block, Range next);
   void locate(KeyRows& rows, Range keys) const;
   // Keys of the block that a panel computes, and how much of them it sees.
   Cover visible_part(const Panel& panel, const Block& block, Range& keys) const;
+  // Runs of key_step keys that a block has.
+  int64_t num_steps(const Block& block) const;
+  void mark_used(const Block& block, Range keys);
+  // visit(first, count) for runs of keys of the block that panels see.
+  template <class Visit>
+  void for_each_used_run(const Block& block, Visit visit) const;
   void prepare_values(Block& block);
+  void pack_values(const Block& block);
   void run_panel(const Panel& panel, const Block& block, AccumulatorState& state);
   void score(const Panel& panel, const Block& block, Range keys, const float* row_max);
   void score_narrow(const Panel& panel, const Block& block, Range keys, const float* row_max);
@@ -63,12 +74,13 @@ class Tile {
   void apply_dropout(const Panel& panel, Range keys);
   void apply_logits(const Panel& panel, const Block& block, Range keys, Cover cover,
                     const float* max_in);
+  void apply_expressions(const Panel& panel, Range keys, LogitArgs args);
   void add_values(const Panel& panel, const Block& block, Range keys, AccumulatorState& state);
   void add_values_narrow(const Panel& panel, const Block& block, Range keys,
                          AccumulatorState& state);
   void add_nonfinite_values(const Panel& panel, const Block& block, Range keys,
-                            AccumulatorState& state) const;
-  bool has_nonfinite(const void* const* v, int num_keys) const;
+                            AccumulatorState& state);
+  bool has_nonfinite(const void* const* v, int64_t num_keys) const;
   bool is_visible(const Panel& panel, const Block& block, Range keys, int lane, int64_t key) const;
   void write_row(int lane, float row_max, float row_sum);
 
@@ -79,6 +91,7 @@ class Tile {
   StructuredMask mask_;
   Segments segments_;
   LogitTerms terms_;
+  TileExpressions expressions_;
   int group_;
   int num_rows_ = 0;  // of this tile: those the caller owns
   int num_live_ = 0;  // those that take part

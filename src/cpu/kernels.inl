@@ -323,6 +323,8 @@ __attribute__((noinline)) void softmax_row(float* row, int64_t n) {
   for (int64_t j = whole; j < n; ++j) row[j] *= inverse;
 }
 
+#include "cpu/expression_kernels.inl"
+
 constexpr int kPeakChains = 2 * kRows;
 
 __attribute__((noinline)) float fma_peak(int64_t rounds) {
@@ -353,6 +355,8 @@ constexpr MicroKernels make_table(Isa isa) {
                    {turn_pairs<Added<Fp16>, 1>, turn_pairs<Added<Fp16>, 2>}},
           .hide = {turn_pairs<Hidden, 1>, turn_pairs<Hidden, 2>},
           .mask_content = mask_content,
+          .evaluate = {evaluate_section<1>, evaluate_section<2>},
+          .mask = {mask_block<1>, mask_block<2>},
           .softmax = {softmax_block<1>, softmax_block<2>},
           .pv = {pv_block<1>, pv_block<2>},
           .narrow_qk = {narrow_qk<Fp32>, narrow_qk<Bf16>, narrow_qk<Fp16>, narrow_qk<E4m3>},

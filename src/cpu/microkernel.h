@@ -5,6 +5,8 @@
 
 #include <sirdar/device.hpp>
 
+#include "expression/vector_program.h"
+
 namespace sirdar::cpu {
 
 inline constexpr int kMaxVectors = 2;
@@ -163,6 +165,49 @@ struct TransposeArgs {
   int length = 0;
 };
 
+// A tensor that an expression reads, in elements.
+struct ElementArray {
+  const void* data = nullptr;
+  bool is_empty = false;   // every element is 0
+  bool is_narrow = false;  // every offset is 32-bit
+  int32_t last[4] = {};    // largest index of each axis
+  int64_t stride[4] = {};
+};
+
+// One section of a vector program over `rows` rows of lanes.
+struct EvaluateArgs {
+  const expression::Instruction* instructions = nullptr;
+  int num_instructions = 0;
+  expression::Section section = expression::Section::lanes;
+  int rows = 0;
+  // Register r of a section starts at registers[section] + r * register_stride[section]; of `pairs`
+  // at r - 1, as register 0 is the scores. Those of the section itself hold [rows, width], those of
+  // `lanes` [width], those of `keys` [rows]; those of `distances` start at the first row's and move
+  // by distance_stride from row to row.
+  float* registers[expression::kNumSections] = {};
+  int64_t register_stride[expression::kNumSections] = {};
+  int64_t distance_stride = 0;
+  float* scores = nullptr;  // [rows, width]
+  const ElementArray* tensors = nullptr;
+  const float* scalars = nullptr;
+};
+
+// The masks of a run of keys where a score_mod or mask_mod stands between the logits and them.
+struct MaskArgs {
+  float* scores = nullptr;  // [num_keys, width], in place; a masked pair becomes -inf
+  const float* max_in = nullptr;
+  float* max_out = nullptr;
+  int num_keys = 0;
+  int first_key = 0;  // what lo, hi count from is first_key before this run
+  const int32_t* lo = nullptr;
+  const int32_t* hi = nullptr;
+  const int32_t* document_q = nullptr;
+  const int32_t* document_k = nullptr;  // [num_keys]
+  const float* bias = nullptr;          // [num_keys, width], -inf masks
+  const int32_t* visible = nullptr;     // [num_keys, width], 0 masks
+  int64_t visible_stride = 0;           // between its rows
+};
+
 struct MicroKernels {
   Isa isa;
   int lanes;  // per vector
@@ -174,6 +219,9 @@ struct MicroKernels {
   // panel = -inf where a boolean mask hides a pair
   void (*hide[kMaxVectors])(const PairArgs&);
   unsigned (*mask_content)(const void* const* rows, int num_rows, int num_keys);
+  // Expressions: one or two vectors a row.
+  void (*evaluate[kMaxVectors])(const EvaluateArgs&);
+  void (*mask[kMaxVectors])(const MaskArgs&);
   void (*softmax[kMaxVectors])(const SoftmaxArgs&);
   void (*pv[kMaxVectors])(const PvArgs&);
   void (*narrow_qk[kInputFormats])(const NarrowQkArgs&);

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cpu/expressions.h"
 #include "cpu/microkernel.h"
 
 namespace sirdar::cpu {
@@ -31,8 +32,10 @@ struct TileShape {
   int width = 0;       // lanes of a full panel
   int num_panels = 0;  // per tile
   int block_n = 0, head_dim = 0, head_dim_v = 0;
-  int rows = 0;  // of a register block
+  int rows = 0;   // of a register block
+  int group = 1;  // query heads per K/V head
   bool has_bias = false, has_dropout = false;
+  const Expressions* expressions = nullptr;  // null: none
   int num_lanes() const { return width * num_panels; }
   // Keys that a panel may skip at the start of a block come in runs of this many: whole register
   // blocks, and whole groups of the four that sums and dropout work in.
@@ -80,6 +83,7 @@ struct Scratch {
   float* alpha;          // [lane]
   float* bias;           // [block_n][lane]
   float *keys, *values;  // a packed block of K and of V
+  uint8_t* is_used;      // [block_n / key_step, rounded up]: some panel sees a run of these keys
   float* row;            // one row of V as floats
   float *narrow_acc, *narrow_values;
   KeyRows rows, next_rows;
@@ -92,6 +96,7 @@ struct Scratch {
   float *slope, *factor;
   const void** from_rows;
   void** to_rows;
+  ExpressionScratch expressions;
 
   Scratch(Carver& carver, const TileShape& shape)
       : segment(carver, shape),
@@ -107,6 +112,7 @@ struct Scratch {
     keys = carver.take<float>((block_n + shape.rows) * shape.head_dim);
     values = carver.take<float>(shape.value_stride() *
                                 ((shape.head_dim_v + shape.rows - 1) / shape.rows));
+    is_used = carver.take<uint8_t>((block_n + shape.key_step() - 1) / shape.key_step());
     row = carver.take<float>(shape.head_dim_v + width);
     narrow_acc = carver.take<float>(kNarrowLanes * (shape.head_dim_v + width));
     narrow_values = carver.take<float>(kNarrowKeys * (shape.head_dim_v + width));
@@ -124,6 +130,8 @@ struct Scratch {
     factor = carver.take<float>(lanes);
     from_rows = carver.take<const void*>(lanes);
     to_rows = carver.take<void*>(lanes);
+    if (shape.expressions != nullptr)
+      expressions = ExpressionScratch(carver, shape, *shape.expressions);
   }
 };
 

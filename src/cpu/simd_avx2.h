@@ -87,3 +87,39 @@ __attribute__((always_inline)) inline void transpose(F (&x)[8]) {
     x[4 + i] = high;
   }
 }
+
+// For expressions (expression_kernels.inl).
+inline void store_int(int32_t* p, I x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), x); }
+inline I as_int(F x) { return _mm256_castps_si256(x); }
+inline F as_float(I x) { return _mm256_castsi256_ps(x); }
+inline I truth(M m) { return _mm256_castps_si256(m); }
+inline M holds(I x) { return _mm256_castsi256_ps(x); }
+inline M less_equal(F a, F b) { return _mm256_cmp_ps(a, b, _CMP_LE_OQ); }
+inline M not_equal(F a, F b) { return _mm256_cmp_ps(a, b, _CMP_NEQ_UQ); }
+inline I add_int(I a, I b) { return _mm256_add_epi32(a, b); }
+inline I mul_int(I a, I b) { return _mm256_mullo_epi32(a, b); }
+inline I min_int(I a, I b) { return _mm256_min_epi32(a, b); }
+inline I max_int(I a, I b) { return _mm256_max_epi32(a, b); }
+inline I and_int(I a, I b) { return _mm256_and_si256(a, b); }
+inline I or_int(I a, I b) { return _mm256_or_si256(a, b); }
+inline I shift_left(I x, int n) { return _mm256_slli_epi32(x, n); }
+inline I shift_right(I x, int n) { return _mm256_srai_epi32(x, n); }
+inline F floor(F x) { return _mm256_floor_ps(x); }
+inline F sqrt(F x) { return _mm256_sqrt_ps(x); }
+inline F inverse(F x) { return div(all(1.0f), x); }
+inline I joined(__m256d low, __m256d high) {
+  return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm256_cvttpd_epi32(low)),
+                                 _mm256_cvttpd_epi32(high), 1);
+}
+inline __m256d low_doubles(I x) { return _mm256_cvtepi32_pd(_mm256_castsi256_si128(x)); }
+inline __m256d high_doubles(I x) { return _mm256_cvtepi32_pd(_mm256_extracti128_si256(x, 1)); }
+// Quotients of 32-bit integers are exact in double after truncation; 2^31 becomes -2^31.
+inline I quotient(I a, I b) {
+  return joined(_mm256_div_pd(low_doubles(a), low_doubles(b)),
+                _mm256_div_pd(high_doubles(a), high_doubles(b)));
+}
+inline I scaled(I a, double inverse) {
+  const __m256d factor = _mm256_set1_pd(inverse);
+  return joined(_mm256_mul_pd(low_doubles(a), factor), _mm256_mul_pd(high_doubles(a), factor));
+}
+inline I gather(const int32_t* base, I offset) { return _mm256_i32gather_epi32(base, offset, 4); }

@@ -90,3 +90,43 @@ __attribute__((always_inline)) inline void transpose(F (&x)[16]) {
     x[12 + i] = _mm512_shuffle_f32x4(y[4 + i], y[12 + i], 0xdd);
   }
 }
+
+// For expressions (expression_kernels.inl).
+inline void store_int(int32_t* p, I x) { _mm512_storeu_si512(p, x); }
+inline I as_int(F x) { return _mm512_castps_si512(x); }
+inline F as_float(I x) { return _mm512_castsi512_ps(x); }
+inline I truth(M m) { return _mm512_movm_epi32(m); }
+inline M holds(I x) { return _mm512_movepi32_mask(x); }
+inline M less_equal(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_LE_OQ); }
+inline M not_equal(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_NEQ_UQ); }
+inline I add_int(I a, I b) { return _mm512_add_epi32(a, b); }
+inline I mul_int(I a, I b) { return _mm512_mullo_epi32(a, b); }
+inline I min_int(I a, I b) { return _mm512_min_epi32(a, b); }
+inline I max_int(I a, I b) { return _mm512_max_epi32(a, b); }
+inline I and_int(I a, I b) { return _mm512_and_si512(a, b); }
+inline I or_int(I a, I b) { return _mm512_or_si512(a, b); }
+inline I shift_left(I x, int n) { return _mm512_slli_epi32(x, static_cast<unsigned>(n)); }
+inline I shift_right(I x, int n) { return _mm512_srai_epi32(x, static_cast<unsigned>(n)); }
+inline F floor(F x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); }
+inline F sqrt(F x) { return _mm512_sqrt_ps(x); }
+// A third of a division's time: 14 bits, and twice as many by one step of Newton's.
+inline F inverse(F x) {
+  const F guess = _mm512_rcp14_ps(x);
+  return fma(guess, _mm512_fnmadd_ps(x, guess, all(1.0f)), guess);
+}
+inline I joined(__m512d low, __m512d high) {
+  return _mm512_inserti32x8(_mm512_castsi256_si512(_mm512_cvttpd_epi32(low)),
+                            _mm512_cvttpd_epi32(high), 1);
+}
+inline __m512d low_doubles(I x) { return _mm512_cvtepi32_pd(_mm512_castsi512_si256(x)); }
+inline __m512d high_doubles(I x) { return _mm512_cvtepi32_pd(_mm512_extracti32x8_epi32(x, 1)); }
+// Quotients of 32-bit integers are exact in double after truncation; 2^31 becomes -2^31.
+inline I quotient(I a, I b) {
+  return joined(_mm512_div_pd(low_doubles(a), low_doubles(b)),
+                _mm512_div_pd(high_doubles(a), high_doubles(b)));
+}
+inline I scaled(I a, double inverse) {
+  const __m512d factor = _mm512_set1_pd(inverse);
+  return joined(_mm512_mul_pd(low_doubles(a), factor), _mm512_mul_pd(high_doubles(a), factor));
+}
+inline I gather(const int32_t* base, I offset) { return _mm512_i32gather_epi32(offset, base, 4); }

@@ -37,7 +37,10 @@ inline M less_int(I a, I b) { return a < b; }
 inline M equal_int(I a, I b) { return a == b; }
 inline M both(M a, M b) { return a & b; }
 inline M always() { return M{-1, -1, -1, -1}; }
-inline I sub_int(I a, I b) { return a - b; }
+using U = uint32_t __attribute__((vector_size(16)));  // integers wrap
+inline I sub_int(I a, I b) {
+  return reinterpret_cast<I>(reinterpret_cast<U>(a) - reinterpret_cast<U>(b));
+}
 inline I xor_int(I a, I b) { return a ^ b; }
 // Both halves of the 64-bit products, lane by lane.
 inline void mul_wide(I a, uint32_t b, I& high, I& low) {
@@ -121,4 +124,67 @@ inline void transpose(F (&x)[4]) {
   x[1] = __builtin_shufflevector(a, c, 2, 3, 6, 7);
   x[2] = __builtin_shufflevector(b, d, 0, 1, 4, 5);
   x[3] = __builtin_shufflevector(b, d, 2, 3, 6, 7);
+}
+
+// For expressions (expression_kernels.inl).
+inline void store_int(int32_t* p, I x) { __builtin_memcpy(p, &x, sizeof(x)); }
+inline I as_int(F x) {
+  I bits;
+  __builtin_memcpy(&bits, &x, sizeof(bits));
+  return bits;
+}
+inline F as_float(I bits) {
+  F x;
+  __builtin_memcpy(&x, &bits, sizeof(x));
+  return x;
+}
+// A truth as 0 or -1, and back.
+inline I truth(M m) { return m; }
+inline M holds(I x) { return x < 0; }
+// b where either is a NaN.
+inline M less_equal(F a, F b) { return a <= b; }
+inline M not_equal(F a, F b) { return a != b; }  // true for a NaN
+inline I add_int(I a, I b) {
+  return reinterpret_cast<I>(reinterpret_cast<U>(a) + reinterpret_cast<U>(b));
+}
+inline I mul_int(I a, I b) {
+  return reinterpret_cast<I>(reinterpret_cast<U>(a) * reinterpret_cast<U>(b));
+}
+inline I min_int(I a, I b) { return a < b ? a : b; }
+inline I max_int(I a, I b) { return a > b ? a : b; }
+inline I and_int(I a, I b) { return a & b; }
+inline I or_int(I a, I b) { return a | b; }
+inline I shift_left(I x, int n) { return reinterpret_cast<I>(reinterpret_cast<U>(x) << n); }
+inline I shift_right(I x, int n) { return x >> n; }  // of the signed number
+inline F floor(F x) {
+  const M is_small = less(magnitude(x), all(8388608.0f));  // larger ones are whole
+  const F whole = to_float(__builtin_convertvector(select(is_small, x, all(0.0f)), I));
+  const F below = select(less(x, whole), sub(whole, all(1.0f)), whole);
+  // The sign matters where the result is 0.
+  const F floored = as_float(or_int(as_int(below), and_int(as_int(x), all_int(INT32_MIN))));
+  return select(is_small, floored, x);
+}
+inline F sqrt(F x) {
+  return F{__builtin_sqrtf(x[0]), __builtin_sqrtf(x[1]), __builtin_sqrtf(x[2]),
+           __builtin_sqrtf(x[3])};
+}
+// 1 / x for x in [1, 2], within 2 ulp.
+inline F inverse(F x) { return all(1.0f) / x; }
+// a / b toward 0, wrapped; b is not 0.
+inline I quotient(I a, I b) {
+  for (int lane = 0; lane < kLanes; ++lane)
+    a[lane] = static_cast<int32_t>(static_cast<uint32_t>(int64_t{a[lane]} / b[lane]));
+  return a;
+}
+// The integer part of a * inverse, wrapped.
+inline I scaled(I a, double inverse) {
+  for (int lane = 0; lane < kLanes; ++lane) {
+    const int64_t whole = static_cast<int64_t>(a[lane] * inverse);
+    a[lane] = static_cast<int32_t>(static_cast<uint32_t>(whole));
+  }
+  return a;
+}
+// 32 bits each, at base[offset].
+inline I gather(const int32_t* base, I offset) {
+  return I{base[offset[0]], base[offset[1]], base[offset[2]], base[offset[3]]};
 }

@@ -1,6 +1,6 @@
 #include "expression/bounds.h"
 
-#include <cstring>
+#include <algorithm>
 
 namespace sirdar::expression {
 namespace {
@@ -30,25 +30,49 @@ Bounds exactly(Type type, int32_t integer, double real) {
   return result;
 }
 
-Bounds read(const TensorView& view, Type type, int64_t offset) {
+// The elements from `offset` on, `stride` apart; count >= 1.
+Bounds run_bounds(const TensorView& view, Type type, int64_t offset, int64_t stride,
+                  int64_t count) {
+  Bounds result;
   if (type == Type::boolean) {
-    return exactly(type, static_cast<const uint8_t*>(view.data)[offset] != 0, 0);
+    const uint8_t* at = static_cast<const uint8_t*>(view.data) + offset;
+    for (int64_t i = 0; i < count; ++i) {
+      (at[i * stride] != 0 ? result.truth.may_be_true : result.truth.may_be_false) = true;
+    }
+  } else if (type == Type::integer) {
+    const int32_t* at = static_cast<const int32_t*>(view.data) + offset;
+    int32_t lo = *at, hi = *at;
+    for (int64_t i = 1; i < count; ++i) {
+      lo = std::min(lo, at[i * stride]);
+      hi = std::max(hi, at[i * stride]);
+    }
+    result.integer = {lo, hi};
+  } else {
+    const float* at = static_cast<const float*>(view.data) + offset;
+    float lo = *at, hi = *at;
+    bool is_nan = false;
+    for (int64_t i = 0; i < count; ++i) {
+      const float one = at[i * stride];
+      is_nan |= one != one;
+      lo = std::min(lo, one);
+      hi = std::max(hi, one);
+    }
+    result.real = is_nan ? kAnyReal : RealRange{lo, hi, false};
   }
-  const char* at = static_cast<const char*>(view.data) + offset * 4;
-  int32_t integer = 0;
-  float real = 0;
-  std::memcpy(&integer, at, sizeof integer);
-  std::memcpy(&real, at, sizeof real);
-  return exactly(type, integer, real);
+  return result;
 }
 
-Bounds hull(const Bounds& a, const Bounds& b) {
-  return {hull(a.integer, b.integer), hull(a.real, b.real), hull(a.truth, b.truth)};
+Bounds hull(Type type, const Bounds& a, const Bounds& b) {
+  Bounds result;
+  if (type == Type::integer) result.integer = hull(a.integer, b.integer);
+  if (type == Type::real) result.real = hull(a.real, b.real);
+  if (type == Type::boolean) result.truth = hull(a.truth, b.truth);
+  return result;
 }
 
 // The range of a tensor's elements over a box of indices, by looking at each of them while they are
 // few.
-Bounds element_bounds(const Node& node, const TensorView& view, const std::vector<Bounds>& known) {
+Bounds element_bounds(const Node& node, const TensorView& view, const BoundsTable& known) {
   std::array<IntRange, kMaxRank> indices{};
   int64_t count = 1;
   for (int axis = 0; axis < node.num_operands; ++axis) {
@@ -61,17 +85,23 @@ Bounds element_bounds(const Node& node, const TensorView& view, const std::vecto
     if (length > kMaxScanned / count) return anything(node.type);
     count *= length;
   }
+  const int last = node.num_operands - 1;
+  const int64_t run = indices[last].hi - indices[last].lo + 1;
+  // A stride that no index of the box multiplies may be anything.
+  const auto moved = [&](int axis, int64_t index) {
+    return index > 0 ? index * view.stride[axis] : 0;
+  };
   std::optional<Bounds> result;
-  for (int64_t i = 0; i < count; ++i) {
-    int64_t rest = i, offset = 0;
-    for (int axis = node.num_operands; axis-- > 0;) {
+  for (int64_t i = 0; i < count; i += run) {
+    int64_t rest = i / run, offset = moved(last, indices[last].lo);
+    for (int axis = last; axis-- > 0;) {
       const int64_t length = indices[axis].hi - indices[axis].lo + 1;
-      const int64_t index = indices[axis].lo + rest % length;
+      offset += moved(axis, indices[axis].lo + rest % length);
       rest /= length;
-      if (index > 0) offset += index * view.stride[axis];
     }
-    const Bounds element = read(view, node.type, offset);
-    result = result ? hull(*result, element) : element;
+    const int64_t stride = run > 1 ? view.stride[last] : 0;
+    const Bounds elements = run_bounds(view, node.type, offset, stride, run);
+    result = result ? hull(node.type, *result, elements) : elements;
   }
   return *result;
 }
@@ -83,11 +113,10 @@ Truth or_else(Truth a, Truth b) {
   return {a.may_be_true || b.may_be_true, a.may_be_false && b.may_be_false};
 }
 
-Bounds apply_operator(const Program::Tree& tree, const Node& node,
-                      const std::vector<Bounds>& known) {
+void apply_operator(const Program::Tree& tree, const Node& node, const BoundsTable& known,
+                    Bounds& result) {
   const Bounds& a = known[node.operands[0]];
   const Bounds& b = known[node.operands[1]];  // of a node with one operand: any node's, not used
-  Bounds result;
   switch (node.op) {
     case Op::to_real:
       result.real = {static_cast<double>(a.integer.lo), static_cast<double>(a.integer.hi), false};
@@ -103,7 +132,7 @@ Bounds apply_operator(const Program::Tree& tree, const Node& node,
       break;
     case Op::select: {
       const Bounds& c = known[node.operands[2]];
-      result = !a.truth.may_be_false ? b : !a.truth.may_be_true ? c : hull(b, c);
+      result = !a.truth.may_be_false ? b : !a.truth.may_be_true ? c : hull(node.type, b, c);
       break;
     }
     case Op::less:
@@ -127,7 +156,6 @@ Bounds apply_operator(const Program::Tree& tree, const Node& node,
             node.num_operands == 1 ? apply(node.op, a.real) : apply(node.op, a.real, b.real);
       }
   }
-  return result;
 }
 
 Bounds leaf_bounds(const Node& node, const Bindings& bindings, const Box& box) {
@@ -135,7 +163,7 @@ Bounds leaf_bounds(const Node& node, const Bindings& bindings, const Box& box) {
     case Op::b:
       return exactly(Type::integer, wrap(box.b), 0);
     case Op::h:
-      return exactly(Type::integer, wrap(box.h), 0);
+      return {.integer = positions({box.h, box.h + box.num_heads}, 0)};
     case Op::q:
       return {.integer = positions(box.q, 0)};
     case Op::k:
@@ -153,26 +181,48 @@ Bounds leaf_bounds(const Node& node, const Bindings& bindings, const Box& box) {
 
 }  // namespace
 
+bool is_same(Type type, const Bounds& a, const Bounds& b) {
+  switch (type) {
+    case Type::integer:
+      return a.integer.lo == b.integer.lo && a.integer.hi == b.integer.hi;
+    case Type::real:
+      return a.real.lo == b.real.lo && a.real.hi == b.real.hi &&
+             a.real.may_be_nan == b.real.may_be_nan;
+    default:
+      return a.truth.may_be_true == b.truth.may_be_true &&
+             a.truth.may_be_false == b.truth.may_be_false;
+  }
+}
+
+void bound_node(const Program::Tree& tree, const Bindings& bindings, const Box& box, size_t at,
+                const BoundsTable& known) {
+  const Node& node = tree.nodes[at];
+  if (node.op == Op::element) {
+    known[at] = element_bounds(node, bindings.tensors[node.integer], known);
+  } else if (node.num_operands == 0) {
+    known[at] = leaf_bounds(node, bindings, box);
+  } else {
+    apply_operator(tree, node, known, known[at]);
+  }
+}
+
+void bound_section(const Program::Tree& tree, const Bindings& bindings, const Box& box,
+                   std::span<const int32_t> nodes, const BoundsTable& known) {
+  for (const int32_t at : nodes) bound_node(tree, bindings, box, static_cast<size_t>(at), known);
+}
+
 std::vector<Bounds> bounds(const Program::Tree& tree, const Bindings& bindings, const Box& box) {
   std::vector<Bounds> known(tree.nodes.size());
-  for (size_t at = 0; at < tree.nodes.size(); ++at) {
-    const Node& node = tree.nodes[at];
-    if (node.op == Op::element) {
-      known[at] = element_bounds(node, bindings.tensors[node.integer], known);
-    } else if (node.num_operands == 0) {
-      known[at] = leaf_bounds(node, bindings, box);
-    } else {
-      known[at] = apply_operator(tree, node, known);
-    }
-  }
+  const std::vector<Section> sections = sections_of(tree);
+  const BoundsTable table{sections, {known.data(), known.data(), nullptr, known.data()}};
+  for (const Section section : {Section::lanes, Section::keys, Section::pairs})
+    bound_section(tree, bindings, box, nodes_of(sections, section), table);
   return known;
 }
 
 Cover Program::coverage(const Bindings& bindings, const Box& box) const {
   if (box.q.empty() || box.k.empty()) return Cover::none;
-  const Truth truth = bounds(*tree_, bindings, box).back().truth;
-  if (!truth.may_be_true) return Cover::none;
-  return truth.may_be_false ? Cover::part : Cover::all;
+  return cover_of(bounds(*tree_, bindings, box).back().truth);
 }
 
 }  // namespace sirdar::expression

@@ -31,6 +31,7 @@ struct Box {
   int64_t b = 0, h = 0;
   Range q, k;
   int64_t shift = 0;
+  int64_t num_heads = 1;  // from h on
 };
 
 class Program {

@@ -43,6 +43,8 @@ struct Implementation {
   Result<Config> (*configure)(const Problem&, const Device&, const PlanOptions&);
   std::string (*print)(const Config&);  // "isa=avx512 block_m=128"
   size_t (*workspace_bytes)(const Problem&, const Config&);
+  // Made once for a plan and handed to every run in Plan::State::prepared; null: nothing.
+  std::shared_ptr<const void> (*prepare)(const Problem&) = nullptr;
   // Arguments have been checked (validate.h) and something is to be written. In a backward pass
   // that may be zeros alone: without query rows dk, dv, dbias and dsink are still defined.
   Status (*run)(const Plan::State&, const Args&, Stream);
@@ -56,6 +58,7 @@ struct Plan::State {
   const Implementation* implementation = nullptr;
   std::string name;  // of the implementation
   Config config;
+  std::shared_ptr<const void> prepared;
   size_t workspace_bytes = 0;
   std::vector<Refusal> refusals;
 };

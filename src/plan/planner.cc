@@ -156,6 +156,7 @@ Result<Plan> create_plan(const Problem& problem, const PlanOptions& options, con
     state->implementation = one;
     state->name = one->name;
     state->config = config.value();
+    if (one->prepare != nullptr) state->prepared = one->prepare(problem);
     state->workspace_bytes = one->workspace_bytes(problem, state->config);
     if (one->is_reference && forced.value().empty()) say_fallback(*state);
     return Plan(std::move(state));

@@ -1,0 +1,131 @@
+// A block of keys made ready for the panels of a tile: where its rows lie, who sees which of them,
+// and their packed copies.
+#include <algorithm>
+#include <utility>
+
+#include "core/geometry.h"
+#include "cpu/forward_tile.h"
+
+namespace sirdar::cpu {
+
+void Tile::locate(KeyRows& rows, Range keys) const {
+  const auto fill = [&](const TensorView& view, const RowMap& map, const void** row) {
+    const int64_t step = map.stride_row * call_.input_bytes;
+    for (int64_t key = keys.begin; key < keys.end;) {
+      const int64_t page_end =
+          map.page_table == nullptr ? keys.end : (key / map.page_size + 1) * map.page_size;
+      const int64_t end = min_of(page_end, keys.end);
+      const auto* first = static_cast<const std::byte*>(
+          row_at(view, map.offset(b_, k_, key, head_kv_), call_.input_bytes));
+      for (int64_t n = 0; n < end - key; ++n) *row++ = first + n * step;
+      key = end;
+    }
+  };
+  rows.begin = keys.begin;
+  rows.end = keys.end;
+  fill(call_.args.k, call_.k, rows.k);
+  fill(call_.args.v, call_.v, rows.v);
+}
+
+void Tile::prepare_block(Block& block, Range next) {
+  if (scratch_.next_rows.begin == block.keys.begin && scratch_.next_rows.end == block.keys.end) {
+    std::swap(scratch_.rows, scratch_.next_rows);
+  } else {
+    locate(scratch_.rows, block.keys);
+  }
+  locate(scratch_.next_rows, next);
+  block.k = scratch_.rows.k;
+  block.v = scratch_.rows.v;
+  if (call_.problem.has_document) block.documents_k = terms_.load_documents(b_, block.keys);
+  std::fill_n(scratch_.is_used, num_steps(block), 0);
+  for (int index = 0; index < num_panels_; ++index) {
+    Range keys;
+    const Cover cover = visible_part(panel(index), block, keys);
+    if (cover == Cover::none) continue;
+    ++block.num_panels;
+    block.num_keys_used += keys.size();
+    block.has_part |= cover == Cover::part;
+    mark_used(block, keys);
+  }
+  if (block.num_panels > 0) prepare_values(block);
+}
+
+int64_t Tile::num_steps(const Block& block) const {
+  return (block.keys.size() + call_.shape.key_step() - 1) / call_.shape.key_step();
+}
+
+void Tile::mark_used(const Block& block, Range keys) {
+  const int64_t step = call_.shape.key_step();
+  const int64_t first = (keys.begin - block.keys.begin) / step;
+  const int64_t end = (keys.end - block.keys.begin + step - 1) / step;
+  std::fill_n(scratch_.is_used + first, end - first, 1);
+}
+
+template <class Visit>
+void Tile::for_each_used_run(const Block& block, Visit visit) const {
+  const int64_t step = call_.shape.key_step(), count = num_steps(block);
+  for (int64_t first = 0; first < count;) {
+    int64_t end = first;
+    while (end < count && scratch_.is_used[end] != 0) ++end;
+    if (end > first) visit(first * step, min_of(end * step, block.keys.size()) - first * step);
+    first = end + 1;
+  }
+}
+
+Cover Tile::visible_part(const Panel& panel, const Block& block, Range& keys) const {
+  const Range seen = key_range(mask_, panel.rows);
+  const Range shown = expressions_.seen(panel.index);
+  keys = {max_of(seen.begin, shown.begin), min_of(seen.end, shown.end)};
+  if (keys.empty()) return Cover::none;
+  keys.begin -= (keys.begin - block.keys.begin) % call_.shape.key_step();
+  Cover cover = coverage(mask_, panel.rows, keys);
+  if (call_.problem.has_document)
+    cover = both(cover, coverage(panel.documents_q, block.documents_k));
+  cover = both(cover, expressions_.cover(panel.index));
+  if (cover != Cover::none && terms_.has_pair_tensors())
+    cover = both(cover, terms_.pair_cover(panel.first_lane, panel.num_lanes, keys));
+  return cover;
+}
+
+// A NaN or infinity times the weight 0 of a masked pair would be a NaN: where pairs are masked,
+// such rows of V are left out of the copy and added pair by pair (add_nonfinite_values).
+void Tile::prepare_values(Block& block) {
+  if (block.has_part) {
+    for_each_used_run(block, [&](int64_t first, int64_t count) {
+      block.is_finite = block.is_finite && !has_nonfinite(block.v + first, count);
+    });
+  }
+  block.is_narrow = block.is_finite && num_panels_ == 1 && num_live_ <= kNarrowLanes;
+  if (block.is_narrow) return;
+  // Floats at a fixed stride can be used where they are; for one use of each a copy does not pay.
+  const bool is_usable = call_.problem.dtype_kv == DType::fp32 && call_.k.page_table == nullptr;
+  block.is_packed = !is_usable || block.num_keys_used > block.keys.size() || !block.is_finite;
+  if (block.is_packed) pack_values(block);
+}
+
+void Tile::pack_values(const Block& block) {
+  const MicroKernels& kernels = call_.kernels;
+  const size_t format = call_.input_format;
+  const int columns = call_.shape.head_dim_v, rows = kernels.rows;
+  for_each_used_run(block, [&](int64_t first, int64_t count) {
+    const int num_keys = static_cast<int>(count);
+    kernels.pack_k[format]({block.k + first, scratch_.keys + first * call_.shape.head_dim, num_keys,
+                            call_.shape.head_dim});
+    kernels.pack_v[format]({block.v + first, scratch_.values + first * rows,
+                            call_.shape.value_stride(), num_keys, columns});
+  });
+  if (block.is_finite) return;
+  for (int64_t j = 0; j < block.keys.size(); ++j) {
+    if (!has_nonfinite(block.v + j, 1)) continue;
+    for (int c = 0; c < columns; c += rows) {
+      std::fill_n(scratch_.values + c / rows * call_.shape.value_stride() + j * rows, rows, 0.0f);
+    }
+  }
+}
+
+bool Tile::has_nonfinite(const void* const* v, int64_t num_keys) const {
+  return call_.kernels.has_nonfinite[call_.input_format](v, static_cast<int>(num_keys),
+                                                         call_.shape.head_dim_v);
+}
+
+}  // namespace sirdar::cpu

@@ -1,0 +1,273 @@
+#include "cpu/tile_expressions.h"
+
+#include <algorithm>
+
+namespace sirdar::cpu {
+
+using expression::Box;
+using expression::Section;
+
+TileExpressions::TileExpressions(const ForwardCall& call, const Scratch& scratch)
+    : call_(call),
+      code_(call.shape.expressions),
+      scratch_(scratch.expressions),
+      queries_(scratch.query) {
+  if (code_ != nullptr) bindings_ = call.bound.bindings(*code_);
+}
+
+EvaluateArgs TileExpressions::evaluation(const Program& program, Section section,
+                                         const RegisterFiles& files) const {
+  const Program::Code& code = program.of(section);
+  EvaluateArgs args{.instructions = code.instructions.data(),
+                    .num_instructions = static_cast<int>(code.instructions.size()),
+                    .section = section,
+                    .distance_stride = -call_.shape.group,
+                    .tensors = call_.bound.arrays,
+                    .scalars = call_.bound.rounded_scalars};
+  std::copy_n(files.at, expression::kNumSections, args.registers);
+  std::copy_n(files.stride, expression::kNumSections, args.register_stride);
+  return args;
+}
+
+void TileExpressions::load_lanes(const Program& program, const RegisterFiles& files,
+                                 int num_lanes) const {
+  EvaluateArgs args = evaluation(program, Section::lanes, files);
+  const auto input = [&](expression::Place place) {
+    return reinterpret_cast<int32_t*>(args.registers[0] + place.index * args.register_stride[0]);
+  };
+  int32_t* const b = input(expression::kSequenceInput);
+  int32_t* const h = input(expression::kHeadInput);
+  int32_t* const q = input(expression::kQueryInput);
+  int32_t* const q_pos = input(expression::kQueryPositionInput);
+  const int all_lanes = call_.shape.num_lanes();
+  for (int lane = 0; lane < all_lanes; ++lane) {
+    // A lane that stands for no query computes what another does.
+    const LaneQuery& query = queries_[std::min(lane, num_lanes - 1)];
+    b[lane] = static_cast<int32_t>(query.b);
+    h[lane] = static_cast<int32_t>(query.h);
+    q[lane] = static_cast<int32_t>(query.i);
+    q_pos[lane] = static_cast<int32_t>(query.q_pos);
+  }
+  args.rows = all_lanes / call_.kernels.lanes;
+  call_.kernels.evaluate[0](args);
+}
+
+void TileExpressions::load_lanes(int num_lanes, int first_head, const Box& rows) {
+  rows_ = rows;
+  num_lanes_ = num_lanes;
+  first_head_ = first_head;
+  if (has_score_mod()) load_lanes(*code_->score_mod, scratch_.score_mod, num_lanes);
+  if (!has_mask_mod()) return;
+  load_lanes(*code_->mask_mod, scratch_.mask_mod, num_lanes);
+  bound(rows, Section::lanes, bounds_table(scratch_.tile_bounds, scratch_.key_bounds));
+}
+
+void TileExpressions::bound(const Box& box, Section section,
+                            const expression::BoundsTable& table) const {
+  expression::bound_section(code_->mask->tree(), bindings_, box,
+                            code_->mask_nodes[static_cast<size_t>(section)], table);
+}
+
+expression::BoundsTable TileExpressions::bounds_table(expression::Bounds* lane_bounds,
+                                                      expression::Bounds* key_bounds) const {
+  return {code_->mask_sections, {lane_bounds, key_bounds, nullptr, scratch_.pair_bounds}};
+}
+
+void TileExpressions::set_panel(int panel, const Box& rows) {
+  if (!has_mask_mod()) return;
+  expression::Bounds* const lane_bounds = scratch_.panel_bounds + panel * code_->num_mask_nodes();
+  bound(rows, Section::lanes, bounds_table(lane_bounds, scratch_.key_bounds));
+  scratch_.is_alike[panel] =
+      panel > 0 && is_alike(lane_bounds - code_->num_mask_nodes(), lane_bounds);
+}
+
+// Whether two panels look the same to every key, as far as bounds tell.
+bool TileExpressions::is_alike(const expression::Bounds* a, const expression::Bounds* b) const {
+  const std::vector<int32_t>& nodes = code_->mask_nodes[static_cast<size_t>(Section::lanes)];
+  return std::ranges::all_of(nodes, [&](int32_t n) {
+    const expression::Type type = code_->mask->tree().nodes[static_cast<size_t>(n)].type;
+    return expression::is_same(type, a[n], b[n]);
+  });
+}
+
+void TileExpressions::bound_keys(Range keys, expression::Bounds* key_bounds) const {
+  Box box = rows_;
+  box.k = keys;
+  bound(box, Section::keys, bounds_table(scratch_.tile_bounds, key_bounds));
+}
+
+// What is known of queries and keys brought together; pairs read nothing else.
+Cover TileExpressions::pair_cover(expression::Bounds* lane_bounds,
+                                  expression::Bounds* key_bounds) const {
+  const expression::BoundsTable table = bounds_table(lane_bounds, key_bounds);
+  bound(rows_, Section::pairs, table);
+  return expression::cover_of(table[code_->mask_sections.size() - 1].truth);
+}
+
+Position TileExpressions::shown_from(Position begin, Position end, Position block) const {
+  if (!has_mask_mod()) return begin;
+  for (Position leap = block; begin < end;) {
+    bound_keys({begin, min_of(begin + leap, end)}, scratch_.key_bounds);
+    if (pair_cover(scratch_.tile_bounds, scratch_.key_bounds) == Cover::none) {
+      begin += leap;
+      leap *= 2;
+    } else if (leap == block) {
+      return begin;
+    } else {
+      leap /= 2;
+    }
+  }
+  return begin;
+}
+
+Cover TileExpressions::begin_block(Range keys, int num_panels) {
+  keys_ = keys;
+  has_score_block_ = has_mask_block_ = false;
+  if (!has_mask_mod()) return Cover::all;
+  const int64_t nodes = code_->num_mask_nodes();
+  bound_keys(keys, scratch_.key_bounds);
+  const Cover tile = pair_cover(scratch_.tile_bounds, scratch_.key_bounds);
+  // Bounds over fewer queries are as narrow or narrower: what holds for the tile does for a panel.
+  std::fill_n(scratch_.cover, num_panels, tile);
+  std::fill_n(scratch_.seen, num_panels, keys);
+  if (tile != Cover::part) return tile;
+  for (int64_t part = 0; part * kPartKeys < keys.size(); ++part) {
+    const int64_t begin = keys.begin + part * kPartKeys;
+    bound_keys({begin, min_of(begin + kPartKeys, keys.end)}, scratch_.part_bounds + part * nodes);
+  }
+  for (int panel = 0; panel < num_panels; ++panel) {
+    if (scratch_.is_alike[panel]) {
+      scratch_.cover[panel] = scratch_.cover[panel - 1];
+      scratch_.seen[panel] = scratch_.seen[panel - 1];
+      continue;
+    }
+    expression::Bounds* const lane_bounds = scratch_.panel_bounds + panel * nodes;
+    scratch_.cover[panel] = pair_cover(lane_bounds, scratch_.key_bounds);
+    if (scratch_.cover[panel] != Cover::part) continue;
+    trim(panel, lane_bounds);
+  }
+  return tile;
+}
+
+// Leaves out the parts at the ends of the block that are not seen; of what is left, all may be.
+void TileExpressions::trim(int panel, expression::Bounds* lane_bounds) const {
+  const int64_t count = (keys_.size() + kPartKeys - 1) / kPartKeys;
+  const int64_t step = call_.shape.key_step();
+  int64_t first = count, end = 0;
+  bool sees_all = true;
+  for (int64_t part = 0; part < count; ++part) {
+    const Cover cover =
+        pair_cover(lane_bounds, scratch_.part_bounds + part * code_->num_mask_nodes());
+    if (cover == Cover::none) continue;
+    // Computed too: parts between those that are seen, and keys that a run cannot start after.
+    sees_all = sees_all && cover == Cover::all && (end == 0 || end == part);
+    first = min_of(first, part);
+    end = part + 1;
+  }
+  const int64_t skipped = min_of(first, end) * kPartKeys, begin = skipped / step * step;
+  sees_all = sees_all && begin == skipped;
+  scratch_.cover[panel] = end == 0 ? Cover::none : sees_all ? Cover::all : Cover::part;
+  scratch_.seen[panel] = {keys_.begin + begin, min_of(keys_.begin + end * kPartKeys, keys_.end)};
+}
+
+// What pairs of the block read of its keys and distances.
+void TileExpressions::load_block(const Program& program, const RegisterFiles& files) const {
+  EvaluateArgs args = evaluation(program, Section::keys, files);
+  const int lanes = call_.kernels.lanes;
+  args.rows = static_cast<int>((keys_.size() + lanes - 1) / lanes);
+  int32_t* const k = reinterpret_cast<int32_t*>(args.registers[static_cast<size_t>(Section::keys)]);
+  for (int j = 0; j < args.rows * lanes; ++j) k[j] = static_cast<int32_t>(keys_.begin + j);
+  call_.kernels.evaluate[0](args);
+  if (!program.of(Section::distances).instructions.empty()) load_distances(program, files);
+}
+
+// Distances of the tile's first query from the block's last key to its first, then of the queries
+// after it from the first key; all heads of the group at each.
+void TileExpressions::load_distances(const Program& program, const RegisterFiles& files) const {
+  EvaluateArgs args = evaluation(program, Section::distances, files);
+  const int lanes = call_.kernels.lanes, group = call_.shape.group;
+  const int64_t count = num_lanes_ + (keys_.size() - 1) * group;
+  args.rows = static_cast<int>((count + lanes - 1) / lanes);
+  const auto input = [&](expression::Place place) {
+    const size_t section = static_cast<size_t>(Section::distances);
+    return reinterpret_cast<int32_t*>(args.registers[section] +
+                                      place.index * args.register_stride[section]);
+  };
+  int32_t* const distance = input(expression::kDistanceInput);
+  int32_t* const q = input(expression::kDistanceQueryInput);
+  int32_t* const h = input(expression::kDistanceHeadInput);
+  int64_t query = rows_.q.begin - (keys_.end - 1);
+  int head = first_head_;
+  for (int n = 0; n < args.rows * lanes; ++n) {
+    q[n] = static_cast<int32_t>(query);
+    distance[n] = static_cast<int32_t>(query + rows_.shift);
+    h[n] = static_cast<int32_t>(rows_.h + head);
+    if (++head < group) continue;
+    head = 0;
+    ++query;
+  }
+  call_.kernels.evaluate[0](args);
+}
+
+int64_t TileExpressions::distance_of(const Lanes& lanes, int64_t key) const {
+  return lanes.first + (keys_.end - 1 - key) * call_.shape.group;
+}
+
+void TileExpressions::run_pairs(const Program& program, const RegisterFiles& files,
+                                const Lanes& lanes, int64_t first_key, int num_keys,
+                                float* scores) const {
+  EvaluateArgs args = evaluation(program, Section::pairs, files);
+  args.rows = num_keys;
+  args.registers[static_cast<size_t>(Section::lanes)] += lanes.first;
+  args.registers[static_cast<size_t>(Section::keys)] += first_key - keys_.begin;
+  args.registers[static_cast<size_t>(Section::distances)] += distance_of(lanes, first_key);
+  args.scores = scores;
+  call_.kernels.evaluate[lanes.vectors - 1](args);
+}
+
+void TileExpressions::apply(const Lanes& lanes, Range keys, const MaskArgs& masks) {
+  const bool is_masked = cover(lanes.panel) == Cover::part;
+  if (has_score_mod() && !has_score_block_) {
+    load_block(*code_->score_mod, scratch_.score_mod);
+    has_score_block_ = true;
+  }
+  MaskArgs strip = masks;
+  const int num_keys = static_cast<int>(keys.size());
+  for (int first = 0; first < num_keys; first += kStripKeys) {
+    const int64_t at = int64_t{first} * lanes.width;
+    strip.scores = masks.scores + at;
+    strip.num_keys = std::min(kStripKeys, num_keys - first);
+    strip.first_key = first;
+    if (has_score_mod())
+      run_pairs(*code_->score_mod, scratch_.score_mod, lanes, keys.begin + first, strip.num_keys,
+                strip.scores);
+    if (masks.document_k != nullptr) strip.document_k = masks.document_k + first;
+    if (masks.bias != nullptr) strip.bias = masks.bias + at;
+    if (is_masked) {
+      const Visible rows = visible(lanes, keys.begin + first, strip.num_keys);
+      strip.visible = rows.first;
+      strip.visible_stride = rows.stride;
+    }
+    call_.kernels.mask[lanes.vectors - 1](strip);
+    strip.max_in = strip.max_out;
+  }
+}
+
+TileExpressions::Visible TileExpressions::visible(const Lanes& lanes, int64_t first_key,
+                                                  int num_keys) {
+  const Program& program = *code_->mask_mod;
+  const RegisterFiles& files = scratch_.mask_mod;
+  if (!has_mask_block_) {
+    load_block(program, files);
+    has_mask_block_ = true;
+  }
+  run_pairs(program, files, lanes, first_key, num_keys, nullptr);
+  const size_t section = static_cast<size_t>(program.result.section);
+  const bool by_distance = program.result.section == Section::distances;
+  const float* file = files.at[section];
+  file += (program.result.index - (by_distance ? 0 : 1)) * files.stride[section];
+  if (by_distance) file += distance_of(lanes, first_key);
+  return {reinterpret_cast<const int32_t*>(file), by_distance ? -call_.shape.group : lanes.width};
+}
+
+}  // namespace sirdar::cpu

@@ -1,0 +1,77 @@
+// The expressions of one tile: what depends on a query alone is computed once, what depends on a
+// key or a distance alone once per block, and tiles that a mask_mod shows wholly or not at all are
+// known by its bounds.
+#pragma once
+
+#include "cpu/forward_call.h"
+
+namespace sirdar::cpu {
+
+class TileExpressions {
+ public:
+  // A panel's place in its tile.
+  struct Lanes {
+    int panel, first, vectors, width;
+  };
+
+  TileExpressions(const ForwardCall& call, const Scratch& scratch);
+
+  bool has_score_mod() const { return code_ != nullptr && code_->score_mod.has_value(); }
+  bool has_mask_mod() const { return code_ != nullptr && code_->mask_mod.has_value(); }
+
+  // The queries that take part, from scratch.query; `rows` bounds them, with all heads of a group.
+  // first_head is the place in its group of the first.
+  void load_lanes(int num_lanes, int first_head, const expression::Box& rows);
+  void set_panel(int panel, const expression::Box& rows);
+  // The first key from `begin` on, in steps of `block`, at which a block may be seen; or one from
+  // `end` on. Hidden keys are left behind in leaps that double.
+  Position shown_from(Position begin, Position end, Position block) const;
+  // How much of a block of keys the tile sees by its mask_mod; then, unless none, panel by panel.
+  Cover begin_block(Range keys, int num_panels);
+  Cover cover(int panel) const { return has_mask_mod() ? scratch_.cover[panel] : Cover::all; }
+  // Keys of the block outside of which the panel sees none; a run may start with the first.
+  Range seen(int panel) const { return has_mask_mod() ? scratch_.seen[panel] : keys_; }
+
+  // score_mod, mask_mod where the panel sees a part, and the masks of `masks` over a run of keys
+  // of the block; `masks` is complete but for `visible` and a score has had all other terms added.
+  void apply(const Lanes& lanes, Range keys, const MaskArgs& masks);
+  // Rows of [width], `stride` apart: -1 where the mask_mod shows a key of the block to a lane, 0
+  // elsewhere. Good until the next call; at most kStripKeys.
+  struct Visible {
+    const int32_t* first;
+    int64_t stride;
+  };
+  Visible visible(const Lanes& lanes, int64_t first_key, int num_keys);
+
+ private:
+  using Program = expression::VectorProgram;
+  EvaluateArgs evaluation(const Program& program, expression::Section section,
+                          const RegisterFiles& files) const;
+  void load_lanes(const Program& program, const RegisterFiles& files, int num_lanes) const;
+  void load_block(const Program& program, const RegisterFiles& files) const;
+  void load_distances(const Program& program, const RegisterFiles& files) const;
+  // The distance of a panel's first lane from a key of the block, as a place in its registers.
+  int64_t distance_of(const Lanes& lanes, int64_t key) const;
+  void run_pairs(const Program& program, const RegisterFiles& files, const Lanes& lanes,
+                 int64_t first_key, int num_keys, float* scores) const;
+  Cover pair_cover(expression::Bounds* lane_bounds, expression::Bounds* key_bounds) const;
+  void bound(const expression::Box& box, expression::Section section,
+             const expression::BoundsTable& table) const;
+  bool is_alike(const expression::Bounds* a, const expression::Bounds* b) const;
+  void bound_keys(Range keys, expression::Bounds* key_bounds) const;
+  void trim(int panel, expression::Bounds* lane_bounds) const;
+  expression::BoundsTable bounds_table(expression::Bounds* lane_bounds,
+                                       expression::Bounds* key_bounds) const;
+
+  const ForwardCall& call_;
+  const Expressions* code_;
+  const ExpressionScratch& scratch_;
+  const LaneQuery* queries_;
+  expression::Bindings bindings_;
+  expression::Box rows_;
+  int num_lanes_ = 0, first_head_ = 0;
+  Range keys_;
+  bool has_score_block_ = false, has_mask_block_ = false;  // registers are those of keys_
+};
+
+}  // namespace sirdar::cpu
