@@ -297,7 +297,7 @@ BackwardShape backward_shape(const Problem& problem, const BackwardConfig& confi
   shape.has_dropout = problem.dropout_p > 0;
   shape.needs_dbias = problem.needs_dbias;
   shape.terms.width = shape.width;
-  shape.terms.num_panels = shape.num_panels();
+  shape.terms.num_panels = shape.terms.state_panels = shape.num_panels();
   shape.terms.block_n = config.block_n;
   shape.terms.rows = kernels.rows;
   shape.terms.has_dropout = shape.has_dropout;

@@ -67,15 +67,14 @@ inline void clear_block(F (&acc)[rows][W]) {
 }
 
 // What a kernel does with one block of `rows` rows from `first`. Scores have the chains of the
-// forward (chain_of), and so its bits.
+// forward (kChain), and so its bits.
 struct ScoreRows {
   template <int rows>
   static void run(const ProductArgs& args, int first) {
     float* c = args.c + static_cast<int64_t>(first) * kWidth;
     const F scale = all(args.scale);
-    const int chain = chain_of(args.depth);
-    for (int begin = 0; begin < args.depth; begin += chain) {
-      const int end = begin + chain < args.depth ? begin + chain : args.depth;
+    for (int begin = 0; begin < args.depth; begin += kChain) {
+      const int end = begin + kChain < args.depth ? begin + kChain : args.depth;
       F acc[rows][kMaxVectors];
       clear_block(acc);
       row_products(args, first, begin, end, acc);

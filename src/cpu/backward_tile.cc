@@ -82,7 +82,8 @@ BackwardTile::Panel BackwardTile::panel(int index) const {
 
 void BackwardTile::start_block(Range block) {
   block_ = block;
-  if (call_.problem.has_document) block_documents_ = terms_.load_documents(b_, block);
+  if (call_.problem.has_document)
+    block_documents_ = terms_.load_documents(b_, block, scratch_.terms.document_k);
 }
 
 BackwardTile::Part BackwardTile::part(const Panel& panel) const {

@@ -56,17 +56,28 @@ struct E4m3 {
   }
 };
 
+// The first n < kLanes elements, and nothing behind them.
+template <class T>
+inline F decode_part(const typename T::Raw* from, int n) {
+  typename T::Raw part[kLanes] = {};
+  __builtin_memcpy(part, from, sizeof(part[0]) * static_cast<size_t>(n));
+  return T::decode(part);
+}
+
+template <class T>
+inline void encode_part(F x, int n, typename T::Raw* to) {
+  typename T::Raw part[kLanes];
+  T::encode(part, x);
+  __builtin_memcpy(to, part, sizeof(part[0]) * static_cast<size_t>(n));
+}
+
 // Writes floats up to the next multiple of kLanes.
 template <class T>
 inline void decode_row(const void* from, int n, float* to) {
   const typename T::Raw* raw = static_cast<const typename T::Raw*>(from);
   int c = 0;
   for (; c + kLanes <= n; c += kLanes) store(to + c, T::decode(raw + c));
-  if (c < n) {
-    typename T::Raw rest[kLanes] = {};
-    __builtin_memcpy(rest, raw + c, sizeof(rest[0]) * static_cast<size_t>(n - c));
-    store(to + c, T::decode(rest));
-  }
+  if (c < n) store(to + c, decode_part<T>(raw + c, n - c));
 }
 
 // `from` is readable up to the next multiple of kLanes.
@@ -75,11 +86,7 @@ inline void encode_row(const float* from, int n, void* to) {
   typename T::Raw* raw = static_cast<typename T::Raw*>(to);
   int c = 0;
   for (; c + kLanes <= n; c += kLanes) T::encode(raw + c, load(from + c));
-  if (c < n) {
-    typename T::Raw rest[kLanes];
-    T::encode(rest, load(from + c));
-    __builtin_memcpy(raw + c, rest, sizeof(rest[0]) * static_cast<size_t>(n - c));
-  }
+  if (c < n) encode_part<T>(load(from + c), n - c, raw + c);
 }
 
 struct RowBuffer {

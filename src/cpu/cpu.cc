@@ -28,12 +28,15 @@ Status check(const ForwardConfig& config) {
     return Status(StatusCode::invalid_argument, "knobs: " + std::move(message), "knobs");
   };
   const int width = kMaxVectors * kernels_for(config.isa).lanes;
-  if (config.block_m < width || config.block_m > 1024 || config.block_m % width != 0)
-    return invalid(fmt::format("block_m={} is not a multiple of {} up to 1024; choose one.",
+  if (config.block_m < width || config.block_m > 2048 || config.block_m % width != 0)
+    return invalid(fmt::format("block_m={} is not a multiple of {} up to 2048; choose one.",
                                config.block_m, width));
   if (config.block_n < 8 || config.block_n > 1024 || config.block_n % 8 != 0)
     return invalid(
         fmt::format("block_n={} is not a multiple of 8 up to 1024; choose one.", config.block_n));
+  if (config.group_n < 1 || config.group_n > kMaxGroupBlocks)
+    return invalid(fmt::format("group_n={} is not from 1 to {} blocks; choose one that is.",
+                               config.group_n, kMaxGroupBlocks));
   if (config.split_n < 1 || config.split_n > 1 << 20)
     return invalid(fmt::format("split_n={} is not from 1 to {} blocks; choose one that is.",
                                config.split_n, 1 << 20));
@@ -43,15 +46,11 @@ Status check(const ForwardConfig& config) {
   return {};
 }
 
-// Query rows per tile: large tiles read K and V less often; small ones leave room for K and V in
-// the L2 cache and keep all threads busy.
-int32_t choose_block_m(const Problem& problem, const Device& device, int width, int num_threads) {
+// Query rows per tile: large tiles read and pack K and V less often, small ones keep all threads
+// busy.
+int32_t choose_block_m(const Problem& problem, int width, int num_threads) {
   const int64_t rows = problem.seqlen_q * problem.group_size();
-  const int largest = problem.head_dim <= 128 ? 1024 : 256;
-  // Queries, and the accumulators of the tile and of a segment.
-  const int64_t row_bytes = 4 * (problem.head_dim + 2 * problem.value_dim());
-  int block_m = std::max(largest, width);
-  while (block_m / 2 >= width && block_m * row_bytes > device.l2_bytes / 4 * 3) block_m /= 2;
+  int block_m = std::max(problem.head_dim <= 128 ? 2048 : 512, width);
   const auto tiles = [&](int rows_per_tile) {
     return problem.batch * problem.num_heads_kv * ((rows + rows_per_tile - 1) / rows_per_tile);
   };
@@ -59,6 +58,17 @@ int32_t choose_block_m(const Problem& problem, const Device& device, int width, 
          (!shared_evenly(tiles(block_m), num_threads) || rows <= block_m / 2))
     block_m /= 2;
   return block_m;
+}
+
+// Blocks of K and V whose packed copies take half of the L2 cache: all panels of a tile pass over
+// them. A tile of one panel has no use for more than one.
+int32_t choose_group_n(const Problem& problem, const Device& device, const ForwardConfig& config,
+                       int width) {
+  if (config.block_m <= width || !problem.score_mod.empty() || !problem.mask_mod.empty()) return 1;
+  const int64_t bytes = 4 * config.block_n * (problem.head_dim + problem.value_dim());
+  const int64_t blocks = (problem.seqlen_k + config.block_n - 1) / config.block_n;
+  const int64_t most = std::clamp<int64_t>(blocks, 1, kMaxGroupBlocks);
+  return static_cast<int32_t>(std::clamp<int64_t>(device.l2_bytes / 2 / bytes, 1, most));
 }
 
 Result<Config> configure(const Problem& problem, const Device& device, const PlanOptions& options) {
@@ -69,8 +79,9 @@ Result<Config> configure(const Problem& problem, const Device& device, const Pla
   config.block_n = problem.head_dim <= 128 ? 256 : 128;
   config.split_n = 1024 / config.block_n;
   config.num_threads = std::min(device.num_threads, kMaxThreads);
-  config.block_m = choose_block_m(problem, device, kMaxVectors * kernels_for(config.isa).lanes,
-                                  config.num_threads);
+  const int width = kMaxVectors * kernels_for(config.isa).lanes;
+  config.block_m = choose_block_m(problem, width, config.num_threads);
+  config.group_n = choose_group_n(problem, device, config, width);
   if (Status status = override_fields(config, options.knobs); !status.ok()) return status;
   if (config.isa != isa.value()) {
     const Result<Isa> forced = choose_isa(device, std::string(name_of(config.isa)));

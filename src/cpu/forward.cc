@@ -1,6 +1,7 @@
 #include "cpu/forward.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/geometry.h"
 #include "cpu/dispatch.h"
@@ -11,6 +12,13 @@ namespace sirdar::cpu {
 namespace {
 
 constexpr int64_t kMaxSegments = 32;
+
+// Scores and their differences are exact multiples of it.
+float unit_of(float scale) {
+  int exponent;
+  const bool is_power = scale > 0 && std::frexp(scale, &exponent) == 0.5f;
+  return is_power && exponent > -30 && exponent <= 1 ? scale : 1;
+}
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -26,7 +34,7 @@ struct Workspace {
     Carver slot(nullptr), state(nullptr), bound(nullptr);
     if (shape.expressions != nullptr) BoundExpressions{bound, *shape.expressions};
     Scratch{slot, shape};
-    AccumulatorState{state, shape};
+    AccumulatorState{state, shape, shape.num_panels};
     slot_bytes = slot.used();
     state_bytes = state.used();
     num_slots_ = static_cast<size_t>(num_slots);
@@ -42,7 +50,7 @@ struct Workspace {
   }
   AccumulatorState state(int64_t index, const TileShape& shape) const {
     Carver carver(base + states_ + static_cast<size_t>(index) * state_bytes);
-    return AccumulatorState(carver, shape);
+    return AccumulatorState(carver, shape, shape.num_panels);
   }
 
  private:
@@ -58,18 +66,7 @@ struct Work {
     const Work& work = *static_cast<const Work*>(arg);
     const FlushDenormals flush(work.call.flushes_denormals);
     Scratch scratch = work.workspace.scratch(slot, work.call.shape);
-    Tile tile(work.call, scratch, index);
-    tile.load_queries();
-    tile.reset(scratch.total);
-    for (int64_t segment = 0; segment < tile.num_segments(); ++segment) {
-      if (segment == 0) {
-        tile.accumulate(segment, scratch.total);
-      } else {
-        tile.accumulate(segment, scratch.segment);
-        tile.merge(scratch.total, scratch.segment);
-      }
-    }
-    tile.write(scratch.total);
+    Tile(work.call, scratch, index).run();
   }
 
   static void one_segment(void* arg, int64_t index, int slot) {
@@ -79,7 +76,6 @@ struct Work {
     Scratch scratch = work.workspace.scratch(slot, work.call.shape);
     Tile tile(work.call, scratch, index / segments);
     if (index % segments >= tile.num_segments()) return;
-    tile.load_queries();
     AccumulatorState state = work.workspace.state(index, work.call.shape);
     tile.accumulate(index % segments, state);
   }
@@ -88,14 +84,9 @@ struct Work {
     const Work& work = *static_cast<const Work*>(arg);
     const FlushDenormals flush(work.call.flushes_denormals);
     Scratch scratch = work.workspace.scratch(slot, work.call.shape);
-    Tile tile(work.call, scratch, index);
-    tile.load_queries();
-    tile.reset(scratch.total);
-    for (int64_t segment = 0; segment < tile.num_segments(); ++segment) {
-      tile.merge(scratch.total,
-                 work.workspace.state(index * work.call.grid.segments + segment, work.call.shape));
-    }
-    tile.write(scratch.total);
+    Tile(work.call, scratch, index).finish([&](int64_t segment) {
+      return work.workspace.state(index * work.call.grid.segments + segment, work.call.shape);
+    });
   }
 };
 
@@ -131,6 +122,10 @@ TileShape tile_shape(const Problem& problem, const ForwardConfig& config,
   shape.head_dim_v = static_cast<int>(problem.value_dim());
   shape.rows = kernels.rows;
   shape.group = static_cast<int>(problem.group_size());
+  // Expressions know one block at a time.
+  shape.group_blocks = expressions == nullptr ? config.group_n : 1;
+  shape.state_panels =
+      problem.seqlen_k <= shape.group_n() ? shape.chunk_panels() : shape.num_panels;
   shape.has_bias = problem.has_bias || problem.has_mask_tensor;
   shape.has_dropout = problem.dropout_p > 0;
   shape.expressions = expressions;
@@ -152,6 +147,7 @@ ForwardCall::ForwardCall(const Problem& problem_in, const ForwardConfig& config_
       v(row_map(args.v, problem.layout_kv, problem.page_size, args.page_table)),
       out(row_map(args.out, problem.layout_q)),
       scale(problem.scale()),
+      unit(unit_of(scale)),
       dropout(Dropout::of(problem.dropout_p, args.dropout_seed, args.dropout_offset)),
       input_format(static_cast<size_t>(problem.dtype_q)),
       output_format(static_cast<size_t>(problem.output_dtype())),

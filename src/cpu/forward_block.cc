@@ -27,16 +27,35 @@ void Tile::locate(KeyRows& rows, Range keys) const {
   fill(call_.args.v, call_.v, rows.v);
 }
 
-void Tile::prepare_block(Block& block, Range next) {
-  if (scratch_.next_rows.begin == block.keys.begin && scratch_.next_rows.end == block.keys.end) {
+void Tile::start_group(Range keys, Range next) {
+  if (scratch_.next_rows.begin == keys.begin && scratch_.next_rows.end == keys.end) {
     std::swap(scratch_.rows, scratch_.next_rows);
   } else {
-    locate(scratch_.rows, block.keys);
+    locate(scratch_.rows, keys);
   }
   locate(scratch_.next_rows, next);
-  block.k = scratch_.rows.k;
-  block.v = scratch_.rows.v;
-  if (call_.problem.has_document) block.documents_k = terms_.load_documents(b_, block.keys);
+  num_blocks_ = 0;
+  for (Position begin = keys.begin; begin < keys.end; begin += call_.config.block_n) {
+    const Position first = begin - keys.begin;
+    Block& block = blocks_[num_blocks_] = Block{};
+    block.keys = {begin, min_of(begin + call_.config.block_n, keys.end)};
+    block.starts_segment =
+        begin / segments_.keys != std::exchange(segment_, begin / segments_.keys);
+    block.k = scratch_.rows.k + first;
+    block.v = scratch_.rows.v + first;
+    block.document_k = scratch_.document_k + first;
+    block.packed_k = scratch_.keys + num_blocks_ * call_.shape.packed_keys();
+    block.packed_v = scratch_.values + num_blocks_ * call_.shape.packed_values();
+    ++num_blocks_;
+  }
+}
+
+void Tile::prepare_block(int n, int64_t calls) {
+  Block& block = blocks_[n];
+  block.is_ready = true;
+  if (expressions_.begin_block(block.keys, num_panels_) == Cover::none) return;
+  if (call_.problem.has_document)
+    block.documents_k = terms_.load_documents(b_, block.keys, block.document_k);
   std::fill_n(scratch_.is_used, num_steps(block), 0);
   for (int index = 0; index < num_panels_; ++index) {
     Range keys;
@@ -47,7 +66,55 @@ void Tile::prepare_block(Block& block, Range next) {
     block.has_part |= cover == Cover::part;
     mark_used(block, keys);
   }
-  if (block.num_panels > 0) prepare_values(block);
+  if (block.num_panels == 0) return;
+  prepare_values(block);
+  if (n + 1 < num_blocks_) ask_for_block(blocks_[n + 1], calls);
+}
+
+// Rows that will be needed are asked for while panels work, so that they are found in the cache:
+// those of the next block to be prepared, the next panels' queries, and where results will go. One
+// line of each is asked for at once: where a page's address is not known, a kernel would stand
+// still for each until it is, and here several are found at a time.
+void Tile::ask_for_block(const Block& block, int64_t calls) {
+  ask(ahead_[0] = {block.k, block.keys.size(), calls});
+  ask(ahead_[1] = {block.v, block.keys.size(), calls});
+}
+
+void Tile::ask_for_panels(int first, int end, Range next) {
+  const int width = call_.shape.width;
+  const int64_t calls = (int64_t{end - first} * num_blocks_ + 1) / 2;
+  const int next_end = std::min(end + call_.shape.chunk_panels(), num_panels_);
+  if (end < next_end) {
+    ask(ahead_[2] = {scratch_.from_rows + end * width, (next_end - end) * width, calls});
+  } else if (!next.empty()) {
+    Block block;
+    block.keys = {next.begin, min_of(next.begin + call_.config.block_n, next.end)};
+    block.k = scratch_.next_rows.k;
+    block.v = scratch_.next_rows.v;
+    ask_for_block(block, calls);
+  }
+  if (next.empty())
+    ask(ahead_[3] = {scratch_.to_rows + first * width, (end - first) * width, calls});
+}
+
+void Tile::ask(const RowsAhead& ahead) {
+  for (int64_t n = 0; n < ahead.count; ++n) __builtin_prefetch(ahead.rows[n], 0, 2);
+}
+
+Prefetch Tile::take_ahead() {
+  Prefetch result{.rows = scratch_.rows_ahead};
+  for (RowsAhead& ahead : ahead_) {
+    if (ahead.count == 0) continue;
+    const int64_t share = (ahead.count + ahead.calls - 1) / ahead.calls;
+    std::copy_n(ahead.rows, share, scratch_.rows_ahead + result.num_rows);
+    result.num_rows += static_cast<int>(share);
+    ahead.rows += share;
+    ahead.count -= share;
+    ahead.calls = max_of(ahead.calls - 1, 1);
+  }
+  const int64_t columns = std::max(call_.shape.head_dim, call_.shape.head_dim_v);
+  result.num_bytes = static_cast<int>(columns * call_.input_bytes);
+  return result;
 }
 
 int64_t Tile::num_steps(const Block& block) const {
@@ -73,9 +140,8 @@ void Tile::for_each_used_run(const Block& block, Visit visit) const {
 }
 
 Cover Tile::visible_part(const Panel& panel, const Block& block, Range& keys) const {
-  const Range seen = key_range(mask_, panel.rows);
-  const Range shown = expressions_.seen(panel.index);
-  keys = {max_of(seen.begin, shown.begin), min_of(seen.end, shown.end)};
+  const Range shown = expressions_.has_mask_mod() ? expressions_.seen(panel.index) : block.keys;
+  keys = {max_of(panel.keys.begin, shown.begin), min_of(panel.keys.end, shown.end)};
   if (keys.empty()) return Cover::none;
   keys.begin -= (keys.begin - block.keys.begin) % call_.shape.key_step();
   Cover cover = coverage(mask_, panel.rows, keys);
@@ -109,16 +175,16 @@ void Tile::pack_values(const Block& block) {
   const int columns = call_.shape.head_dim_v, rows = kernels.rows;
   for_each_used_run(block, [&](int64_t first, int64_t count) {
     const int num_keys = static_cast<int>(count);
-    kernels.pack_k[format]({block.k + first, scratch_.keys + first * call_.shape.head_dim, num_keys,
-                            call_.shape.head_dim});
-    kernels.pack_v[format]({block.v + first, scratch_.values + first * rows,
+    kernels.pack_k[format]({block.k + first, block.packed_k + first * call_.shape.head_dim,
+                            num_keys, call_.shape.head_dim});
+    kernels.pack_v[format]({block.v + first, block.packed_v + first * rows,
                             call_.shape.value_stride(), num_keys, columns});
   });
   if (block.is_finite) return;
   for (int64_t j = 0; j < block.keys.size(); ++j) {
     if (!has_nonfinite(block.v + j, 1)) continue;
     for (int c = 0; c < columns; c += rows) {
-      std::fill_n(scratch_.values + c / rows * call_.shape.value_stride() + j * rows, rows, 0.0f);
+      std::fill_n(block.packed_v + c / rows * call_.shape.value_stride() + j * rows, rows, 0.0f);
     }
   }
 }

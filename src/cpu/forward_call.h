@@ -44,6 +44,7 @@ struct ForwardCall {
   RowMap q, k, v, out, lse, max_logit;
   BoundExpressions bound;  // at the start of the workspace
   float scale;
+  float unit;  // the scale, where it is a power of two; else 1
   Dropout dropout;
   size_t input_format, output_format;  // indices into the tables of kernels
   int64_t input_bytes, output_bytes;   // of an element

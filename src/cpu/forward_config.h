@@ -11,6 +11,7 @@ struct ForwardConfig {
   Isa isa = Isa::scalar;
   int32_t block_m = 0;      // query rows per tile, a multiple of the panel width
   int32_t block_n = 0;      // key rows per block, a multiple of 8
+  int32_t group_n = 1;      // blocks of keys that are packed together
   int32_t split_n = 0;      // fewest keys in a segment that another thread may take, in blocks
   int32_t num_threads = 1;  // slots of scratch memory
   bool operator==(const ForwardConfig&) const = default;
@@ -18,7 +19,9 @@ struct ForwardConfig {
 
 // With so many tiles every thread has its share, even where a causal mask makes some of them long:
 // fewer make tiles smaller, or split their keys. Changes who computes what, not the bits.
-constexpr int64_t enough_tiles(int num_threads) { return 4 * int64_t{num_threads}; }
+constexpr int64_t enough_tiles(int num_threads) {
+  return num_threads == 1 ? 1 : 4 * int64_t{num_threads};
+}
 
 // ... and the last round of tiles leaves threads idle for at most an eighth of the time.
 constexpr bool shared_evenly(int64_t tiles, int num_threads) {
@@ -31,6 +34,7 @@ constexpr void fields(C& config, Visit visit) {
   visit("isa", config.isa);
   visit("block_m", config.block_m);
   visit("block_n", config.block_n);
+  visit("group_n", config.group_n);
   visit("split_n", config.split_n);
   visit("num_threads", config.num_threads);
 }

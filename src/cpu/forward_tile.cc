@@ -16,10 +16,13 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 }  // namespace
 
 Tile::Tile(const ForwardCall& call, Scratch& scratch, int64_t tile)
-    : call_(call), scratch_(scratch), terms_(call, scratch), expressions_(call, scratch) {
+    : call_(call),
+      scratch_(scratch),
+      group_(static_cast<int>(call.problem.group_size())),
+      terms_(call, scratch),
+      expressions_(call, scratch) {
   const WorkGrid& grid = call.grid;
   const int64_t block_m = call.config.block_m;
-  group_ = static_cast<int>(call.problem.group_size());
   b_ = tile / grid.tiles / grid.num_heads_kv;
   head_kv_ = tile / grid.tiles % grid.num_heads_kv;
   // Longest first: under a causal mask the last queries see the most keys.
@@ -27,7 +30,7 @@ Tile::Tile(const ForwardCall& call, Scratch& scratch, int64_t tile)
   q_ = call.query.sequence(b_);
   k_ = call.key.sequence(b_);
   const auto rows_here = [&](int64_t length) {
-    return static_cast<int>(std::clamp<int64_t>(length * group() - first_row_, 0, block_m));
+    return static_cast<int>(std::clamp<int64_t>(length * group_ - first_row_, 0, block_m));
   };
   num_rows_ = rows_here(q_.stored);
   num_live_ = rows_here(q_.length);
@@ -39,12 +42,14 @@ Tile::Tile(const ForwardCall& call, Scratch& scratch, int64_t tile)
 Tile::Panel Tile::panel(int index) const {
   Panel result;
   result.index = index;
+  result.place = index % call_.shape.chunk_panels();
   result.first_lane = index * call_.shape.width;
   result.num_lanes = std::min(call_.shape.width, num_live_ - result.first_lane);
   result.vectors = result.num_lanes <= call_.kernels.lanes ? 1 : kMaxVectors;
   result.width = result.vectors * call_.kernels.lanes;
   result.rows = {query_of(result.first_lane),
                  query_of(result.first_lane + result.num_lanes - 1) + 1};
+  result.keys = key_range(mask_, result.rows);
   if (call_.problem.has_document) {
     result.documents_q = document_range(scratch_.document_q + result.first_lane, result.num_lanes);
   }
@@ -56,26 +61,29 @@ TileExpressions::Lanes Tile::lanes(const Panel& panel) const {
 }
 
 void Tile::load_expressions() {
+  if (num_live_ == 0) return;
   expression::Box rows{.b = b_,
-                       .h = head_kv_ * group(),
+                       .h = head_kv_ * group_,
                        .q = {query_of(0), query_of(num_live_ - 1) + 1},
                        .shift = k_.length - q_.length,
-                       .num_heads = group()};
-  expressions_.load_lanes(num_live_, static_cast<int>(first_row_ % group()), rows);
+                       .num_heads = group_};
+  expressions_.load_lanes(num_live_, static_cast<int>(first_row_ % group_), rows);
   for (int index = 0; index < num_panels_; ++index) {
     rows.q = panel(index).rows;
     expressions_.set_panel(index, rows);
   }
 }
 
-void Tile::load_queries() {
+void Tile::load_lanes() {
   for (int lane = 0; lane < num_panels_ * call_.shape.width; ++lane) {
-    scratch_.from_rows[lane] = nullptr;
+    scratch_.from_rows[lane] = scratch_.to_rows[lane] = nullptr;
     scratch_.lo[lane] = scratch_.hi[lane] = 0;
     if (lane >= num_live_) continue;
     const int64_t i = query_of(lane), h = head_of(lane);
     scratch_.from_rows[lane] =
         row_at(call_.args.q, call_.q.offset(b_, q_, i, h), call_.input_bytes);
+    scratch_.to_rows[lane] =
+        row_at(call_.args.out, call_.out.offset(b_, q_, i, h), call_.output_bytes);
     if (call_.shape.has_dropout) {
       scratch_.dropout_i[lane] = static_cast<int32_t>(i);
       scratch_.dropout_h[lane] = static_cast<int32_t>(h);
@@ -84,70 +92,137 @@ void Tile::load_queries() {
     scratch_.hi[lane] = mask_.hi(i);
     terms_.set_lane(lane, b_, h, i, i + k_.length - q_.length);
   }
-  for (int index = 0; index < num_panels_; ++index) {
-    const Panel one = panel(index);
-    const int64_t head_dim = call_.shape.head_dim;
-    const auto& pack = call_.kernels.pack[call_.input_format];
-    pack[one.vectors - 1]({.from_rows = scratch_.from_rows + one.first_lane,
-                           .panel = scratch_.q + one.first_lane * head_dim,
-                           .length = call_.shape.head_dim});
-  }
 }
 
-void Tile::reset(AccumulatorState& state) const {
-  std::fill_n(state.has_keys, call_.shape.num_panels, 0);
-  std::fill_n(state.row_max, call_.shape.num_lanes(), -kInf);
-  std::fill_n(state.row_sum, call_.shape.num_lanes(), 0.0f);
+void Tile::load_queries(const Panel& panel) {
+  call_.kernels.pack[call_.input_format][panel.vectors - 1](
+      {.from_rows = scratch_.from_rows + panel.first_lane,
+       .panel = queries_of(panel),
+       .length = call_.shape.head_dim});
 }
 
-void Tile::accumulate(int64_t segment, AccumulatorState& state) {
-  reset(state);
-  if (num_live_ == 0) return;
-  load_expressions();
-  Range seen = key_range(mask_, Range{query_of(0), query_of(num_live_ - 1) + 1});
-  seen.begin = max_of(seen.begin, segment * segments_.keys);
-  seen.end = min_of(seen.end, min_of((segment + 1) * segments_.keys, k_.length));
+void Tile::reset(const AccumulatorState& state) const {
+  *state.has_keys = 0;
+  std::fill_n(state.row_max, call_.shape.width, -kInf);
+  std::fill_n(state.row_sum, call_.shape.width, 0.0f);
+}
+
+Range Tile::keys_seen() const {
+  if (num_live_ == 0) return {};
+  const Range seen = key_range(mask_, Range{query_of(0), query_of(num_live_ - 1) + 1});
+  return {seen.begin, min_of(seen.end, k_.length)};
+}
+
+Range Tile::group_from(Position begin, Position end) const {
   const Position block_n = call_.config.block_n;
-  const auto keys_at = [&](Position begin) -> Range {
-    return {begin, begin < seen.end ? min_of(begin + block_n, k_.length) : begin};
-  };
-  const auto shown_from = [&](Position begin) {
-    return expressions_.shown_from(begin, k_.length, block_n);
-  };
-  Position next = shown_from(seen.begin / block_n * block_n);
-  while (next < seen.end) {
-    Block block;
-    block.keys = keys_at(next);
-    next = shown_from(next + block_n);
-    if (expressions_.begin_block(block.keys, num_panels_) == Cover::none) continue;
-    prepare_block(block, keys_at(next));
-    if (block.num_panels == 0) continue;
-    for (int index = 0; index < num_panels_; ++index) run_panel(panel(index), block, state);
+  begin = expressions_.shown_from(begin, k_.length, block_n);
+  if (begin >= end) return {begin, begin};
+  const Position stop = (end + block_n - 1) / block_n * block_n;
+  return {begin, min_of(min_of(stop, begin + call_.shape.group_n()), k_.length)};
+}
+
+template <class Start, class Visit, class Done>
+void Tile::for_each_block(Range seen, const Start& start, const Visit& visit, const Done& done) {
+  Range keys = group_from(seen.begin / call_.config.block_n * call_.config.block_n, seen.end);
+  if (keys.empty()) {
+    for (int index = 0; index < num_panels_; ++index) start(panel(index)), done(panel(index));
+  }
+  const int size = call_.shape.chunk_panels();
+  bool is_first = true;
+  for (Range next; !keys.empty(); keys = next, is_first = false) {
+    next = group_from(keys.end, seen.end);
+    start_group(keys, next);
+    for (int begin = 0; begin < num_panels_; begin += size) {
+      Panel chunk[kChunkPanels];
+      int count = 0;
+      const int end = std::min(begin + size, num_panels_);
+      for (int index = begin; index < end; ++index) {
+        const Panel one = panel(index);
+        if (!is_first && one.keys.end <= keys.begin) continue;  // done before
+        if (is_first) start(one);
+        load_queries(one);
+        chunk[count++] = one;
+      }
+      ask_for_panels(begin, end, next);
+      for (int n = 0; n < num_blocks_; ++n) {
+        if (!blocks_[n].is_ready) prepare_block(n, end - begin);
+        for (int place = 0; place < count; ++place) visit(chunk[place], blocks_[n]);
+      }
+      for (int place = 0; place < count; ++place)
+        if (next.empty() || chunk[place].keys.end <= next.begin) done(chunk[place]);
+    }
   }
 }
 
-void Tile::run_panel(const Panel& panel, const Block& block, AccumulatorState& state) {
+void Tile::accumulate(int64_t segment, AccumulatorState& states) {
+  load_lanes();
+  load_expressions();
+  Range seen = keys_seen();
+  seen.begin = max_of(seen.begin, segment * segments_.keys);
+  seen.end = min_of(seen.end, (segment + 1) * segments_.keys);
+  for_each_block(
+      seen, [&](const Panel& panel) { reset(states.of_panel(panel.index, call_.shape)); },
+      [&](const Panel& panel, const Block& block) {
+        run_panel(panel, block, states.of_panel(panel.index, call_.shape));
+      },
+      [](const Panel&) {});
+}
+
+// A segment's keys are gathered from nothing and merged into the total; the first are the total.
+void Tile::run() {
+  load_lanes();
+  load_expressions();
+  const Range seen = keys_seen();
+  const Position first = seen.begin / call_.config.block_n * call_.config.block_n;
+  const bool is_one_group = seen.end - first <= call_.shape.group_n();
+  const auto state_of = [&](const AccumulatorState& states, const Panel& panel) {
+    return states.of_panel(is_one_group ? panel.place : panel.index, call_.shape);
+  };
+  for_each_block(
+      seen,
+      [&](const Panel& panel) {
+        reset(state_of(scratch_.total, panel));
+        reset(state_of(scratch_.segment, panel));
+      },
+      [&](const Panel& panel, const Block& block) {
+        const AccumulatorState total = state_of(scratch_.total, panel);
+        if (block.keys.begin < segments_.keys) return run_panel(panel, block, total);
+        const AccumulatorState own = state_of(scratch_.segment, panel);
+        if (block.starts_segment) {
+          merge(panel, total, own);
+          reset(own);
+        }
+        run_panel(panel, block, own);
+      },
+      [&](const Panel& panel) {
+        const AccumulatorState total = state_of(scratch_.total, panel);
+        merge(panel, total, state_of(scratch_.segment, panel));
+        write(panel, total);
+      });
+  write_unused();
+}
+
+void Tile::run_panel(const Panel& panel, const Block& block, const AccumulatorState& state) {
   Range keys;
   const Cover cover = visible_part(panel, block, keys);
   if (cover == Cover::none) return;
   const MicroKernels& kernels = call_.kernels;
-  const int num_keys = static_cast<int>(keys.size());
-  float* row_max = state.row_max + panel.first_lane;
+  float* row_max = state.row_max;
+  float unit = 1;
   pairs_ = nullptr;
   if (block.is_narrow) {
     score_narrow(panel, block, keys, row_max);
+    if (has_terms() || cover == Cover::part) apply_logits(panel, block, keys, keys, cover, row_max);
   } else {
-    score(panel, block, keys, row_max);
-  }
-  if (call_.has_logit_terms || expressions_.has_score_mod() || cover == Cover::part) {
-    apply_logits(panel, block, keys, cover, row_max);
+    unit = make_logits(panel, block, keys, cover, row_max);
   }
   kernels.softmax[panel.vectors - 1]({.scores = scratch_.scores,
+                                      .unit = unit,
                                       .max_in = row_max,
                                       .max_out = scratch_.new_max,
-                                      .row_sum = state.row_sum + panel.first_lane,
+                                      .row_sum = state.row_sum,
                                       .alpha = scratch_.alpha,
-                                      .num_keys = num_keys});
+                                      .num_keys = static_cast<int>(keys.size())});
   if (call_.shape.has_dropout) apply_dropout(panel, keys);
   if (block.is_narrow) {
     add_values_narrow(panel, block, keys, state);
@@ -155,21 +230,54 @@ void Tile::run_panel(const Panel& panel, const Block& block, AccumulatorState& s
     add_values(panel, block, keys, state);
   }
   std::copy_n(scratch_.new_max, panel.width, row_max);
-  state.has_keys[panel.index] = 1;
+  *state.has_keys = 1;
 }
 
-void Tile::score(const Panel& panel, const Block& block, Range keys, const float* row_max) {
+float Tile::make_logits(const Panel& panel, const Block& block, Range run, Cover cover,
+                        const float* row_max) {
+  const bool has_pairs = has_terms() || expressions_.cover(panel.index) == Cover::part ||
+                         call_.problem.has_document || terms_.has_pair_tensors();
+  if (cover == Cover::all && !has_pairs) {
+    score(panel, block, run, run, row_max, scratch_.new_max, call_.unit);
+    return call_.unit;
+  }
+  // Structured masks alone leave the middle of a run untouched, in whole register blocks.
+  Range whole{run.end, run.end};
+  if (!has_pairs) {
+    const Position rows = call_.kernels.rows;
+    const Position begin = max_of(mask_.lo(panel.rows.end - 1) - run.begin, 0) + rows - 1;
+    const Position end = max_of(mask_.hi(panel.rows.begin) - run.begin, 0);
+    whole.begin = min_of(run.begin + begin / rows * rows, run.end);
+    whole.end = max_of(whole.begin, min_of(run.begin + end / rows * rows, run.end));
+  }
+  const float* max_in = row_max;
+  if (!whole.empty()) {
+    score(panel, block, run, whole, max_in, scratch_.new_max, 1);
+    max_in = scratch_.new_max;
+  }
+  for (const Range part : {Range{run.begin, whole.begin}, Range{whole.end, run.end}}) {
+    if (part.empty()) continue;
+    score(panel, block, run, part, max_in, scratch_.part_max, 1);
+    apply_logits(panel, block, run, part, cover, max_in);
+    max_in = scratch_.new_max;
+  }
+  return 1;
+}
+
+void Tile::score(const Panel& panel, const Block& block, Range run, Range keys, const float* max_in,
+                 float* max_out, float unit) {
   const int64_t head_dim = call_.shape.head_dim, stride = call_.k.stride_row;
   const int64_t rows = call_.kernels.rows, skipped = keys.begin - block.keys.begin;
-  QkArgs args{.q = scratch_.q + panel.first_lane * head_dim,
-              .scores = scratch_.scores,
-              .max_in = row_max,
-              .max_out = scratch_.new_max,
-              .scale = call_.scale,
+  QkArgs args{.q = queries_of(panel),
+              .scores = scratch_.scores + (keys.begin - run.begin) * panel.width,
+              .max_in = max_in,
+              .max_out = max_out,
+              .scale = call_.scale / unit,
+              .unit = unit,
               .num_keys = static_cast<int>(keys.size()),
               .head_dim = call_.shape.head_dim};
   if (block.is_packed) {
-    args.k = scratch_.keys + skipped * head_dim;
+    args.k = block.packed_k + skipped * head_dim;
     args.block_stride = rows * head_dim;
     args.row_stride = 1;
     args.column_stride = rows;
@@ -179,35 +287,23 @@ void Tile::score(const Panel& panel, const Block& block, Range keys, const float
     args.row_stride = stride;
     args.column_stride = 1;
   }
-  // Each panel asks for its share of the next block, so that packing it finds it in the cache.
-  const int64_t share = (keys.size() + rows - 1) / rows;
-  const KeyRows& next = scratch_.next_rows;
-  args.next_k = coming(next.k, panel.index * share, share, call_.shape.head_dim);
-  args.next_v = coming(next.v, panel.index * share, share, call_.shape.head_dim_v);
+  args.next = take_ahead();
   call_.kernels.qk[panel.vectors - 1](args);
 }
 
 void Tile::score_narrow(const Panel& panel, const Block& block, Range keys, const float* row_max) {
-  const KeyRows& next = scratch_.next_rows;
-  call_.kernels.narrow_qk[call_.input_format](
-      {.k_rows = block.k + (keys.begin - block.keys.begin),
-       .q = scratch_.q + int64_t{panel.first_lane} * call_.shape.head_dim,
-       .scores = scratch_.scores,
-       .max_in = row_max,
-       .max_out = scratch_.new_max,
-       .transposed = scratch_.keys,
-       .scale = call_.scale,
-       .num_keys = static_cast<int>(keys.size()),
-       .head_dim = call_.shape.head_dim,
-       .num_lanes = panel.num_lanes,
-       .width = panel.width,
-       .next_k = coming(next.k, 0, keys.size(), call_.shape.head_dim)});
-}
-
-Prefetch Tile::coming(const void* const* rows, int64_t first, int64_t count, int columns) const {
-  const int64_t available = scratch_.next_rows.end - scratch_.next_rows.begin - first;
-  return {rows + first, static_cast<int>(std::clamp<int64_t>(available, 0, count)),
-          static_cast<int>(columns * call_.input_bytes)};
+  call_.kernels.narrow_qk[call_.input_format]({.k_rows = block.k + (keys.begin - block.keys.begin),
+                                               .q = queries_of(panel),
+                                               .scores = scratch_.scores,
+                                               .max_in = row_max,
+                                               .max_out = scratch_.new_max,
+                                               .transposed = scratch_.keys,
+                                               .scale = call_.scale,
+                                               .num_keys = static_cast<int>(keys.size()),
+                                               .head_dim = call_.shape.head_dim,
+                                               .num_lanes = panel.num_lanes,
+                                               .width = panel.width,
+                                               .next_k = take_ahead()});
 }
 
 // The sum of a row is taken before this, and the factor 1 / (1 - p) at the end (write_row).
@@ -223,9 +319,9 @@ void Tile::apply_dropout(const Panel& panel, Range keys) {
                                          .num_keys = static_cast<int>(keys.size())});
 }
 
-void Tile::apply_logits(const Panel& panel, const Block& block, Range keys, Cover cover,
+void Tile::apply_logits(const Panel& panel, const Block& block, Range run, Range keys, Cover cover,
                         const float* max_in) {
-  LogitArgs args{.scores = scratch_.scores,
+  LogitArgs args{.scores = scratch_.scores + (keys.begin - run.begin) * panel.width,
                  .max_in = max_in,
                  .max_out = scratch_.new_max,
                  .num_keys = static_cast<int>(keys.size()),
@@ -242,7 +338,7 @@ void Tile::apply_logits(const Panel& panel, const Block& block, Range keys, Cove
     args.hi = scratch_.hi_in_block;
     if (call_.problem.has_document) {
       args.document_q = scratch_.document_q + panel.first_lane;
-      args.document_k = scratch_.document_k + (keys.begin - block.keys.begin);
+      args.document_k = block.document_k + (keys.begin - block.keys.begin);
     }
   }
   terms_.fill(args, panel.first_lane, panel.num_lanes, panel.width, keys);
@@ -267,34 +363,33 @@ void Tile::apply_expressions(const Panel& panel, Range keys, LogitArgs args) {
   expressions_.apply(lanes(panel), keys, masks);
 }
 
-void Tile::add_values(const Panel& panel, const Block& block, Range keys, AccumulatorState& state) {
+void Tile::add_values(const Panel& panel, const Block& block, Range keys,
+                      const AccumulatorState& state) {
   const int64_t skipped = keys.begin - block.keys.begin, stride = call_.v.stride_row;
   const int rows = call_.kernels.rows;
-  const int64_t head_dim_v = call_.shape.head_dim_v;
   call_.kernels.pv[panel.vectors - 1](
-      {.v = block.is_packed ? scratch_.values + skipped * rows
+      {.v = block.is_packed ? block.packed_v + skipped * rows
                             : static_cast<const float*>(block.v[skipped]),
        .row_stride = block.is_packed ? rows : stride,
        .block_stride = block.is_packed ? call_.shape.value_stride() : rows,
        .p = scratch_.scores,
        .alpha = scratch_.alpha,
-       .out = state.out + panel.first_lane * head_dim_v,
-       .is_first = state.has_keys[panel.index] == 0,
+       .out = state.out,
+       .is_first = *state.has_keys == 0,
        .num_keys = static_cast<int>(keys.size()),
        .head_dim_v = call_.shape.head_dim_v});
   if (!block.is_finite) add_nonfinite_values(panel, block, keys, state);
 }
 
 void Tile::add_values_narrow(const Panel& panel, const Block& block, Range keys,
-                             AccumulatorState& state) {
-  const int64_t head_dim_v = call_.shape.head_dim_v;
+                             const AccumulatorState& state) {
   call_.kernels.narrow_pv[call_.input_format]({.v_rows = block.v + (keys.begin - block.keys.begin),
                                                .p = scratch_.scores,
                                                .alpha = scratch_.alpha,
-                                               .out = state.out + panel.first_lane * head_dim_v,
+                                               .out = state.out,
                                                .acc = scratch_.narrow_acc,
                                                .values = scratch_.narrow_values,
-                                               .is_first = state.has_keys[panel.index] == 0,
+                                               .is_first = *state.has_keys == 0,
                                                .num_keys = static_cast<int>(keys.size()),
                                                .head_dim_v = call_.shape.head_dim_v,
                                                .num_lanes = panel.num_lanes,
@@ -306,16 +401,16 @@ bool Tile::is_visible(const Panel& panel, const Block& block, Range keys, int la
   const int at = panel.first_lane + lane;
   if (key < scratch_.lo[at] || key >= scratch_.hi[at]) return false;
   if (call_.problem.has_document &&
-      scratch_.document_q[at] != scratch_.document_k[key - block.keys.begin])
+      scratch_.document_q[at] != block.document_k[key - block.keys.begin])
     return false;
   return pairs_ == nullptr || pairs_[(key - keys.begin) * panel.width + lane] != -kInf;
 }
 
 void Tile::add_nonfinite_values(const Panel& panel, const Block& block, Range keys,
-                                AccumulatorState& state) {
+                                const AccumulatorState& state) {
   const bool is_masked = expressions_.cover(panel.index) == Cover::part;
   const int columns = call_.shape.head_dim_v;
-  float* out = state.out + static_cast<int64_t>(panel.first_lane) * columns;
+  float* out = state.out;
   for (int64_t key = keys.begin; key < keys.end; ++key) {
     const void* const* row = block.v + (key - block.keys.begin);
     if (!has_nonfinite(row, 1)) continue;
@@ -330,47 +425,42 @@ void Tile::add_nonfinite_values(const Panel& panel, const Block& block, Range ke
   }
 }
 
-void Tile::merge(AccumulatorState& total, const AccumulatorState& state) const {
-  const int64_t head_dim_v = call_.shape.head_dim_v;
-  for (int index = 0; index < num_panels_; ++index) {
-    if (state.has_keys[index] == 0) continue;
-    const Panel one = panel(index);
-    const int64_t lane = one.first_lane;
-    if (total.has_keys[index] == 0) {
-      std::copy_n(state.out + lane * head_dim_v, one.width * head_dim_v,
-                  total.out + lane * head_dim_v);
-      std::copy_n(state.row_max + lane, one.width, total.row_max + lane);
-      std::copy_n(state.row_sum + lane, one.width, total.row_sum + lane);
-      total.has_keys[index] = 1;
-      continue;
-    }
-    call_.kernels.merge[one.vectors - 1]({.out_a = total.out + lane * head_dim_v,
-                                          .max_a = total.row_max + lane,
-                                          .sum_a = total.row_sum + lane,
-                                          .out_b = state.out + lane * head_dim_v,
-                                          .max_b = state.row_max + lane,
-                                          .sum_b = state.row_sum + lane,
-                                          .head_dim_v = call_.shape.head_dim_v});
+void Tile::merge(const Panel& panel, const AccumulatorState& total,
+                 const AccumulatorState& state) const {
+  if (*state.has_keys == 0) return;
+  if (*total.has_keys == 0) {
+    std::copy_n(state.out, int64_t{panel.width} * call_.shape.head_dim_v, total.out);
+    std::copy_n(state.row_max, panel.width, total.row_max);
+    std::copy_n(state.row_sum, panel.width, total.row_sum);
+    *total.has_keys = 1;
+    return;
   }
+  call_.kernels.merge[panel.vectors - 1]({.out_a = total.out,
+                                          .max_a = total.row_max,
+                                          .sum_a = total.row_sum,
+                                          .out_b = state.out,
+                                          .max_b = state.row_max,
+                                          .sum_b = state.row_sum,
+                                          .head_dim_v = call_.shape.head_dim_v});
 }
 
-void Tile::write(const AccumulatorState& state) {
-  for (int lane = 0; lane < num_panels_ * call_.shape.width; ++lane) {
-    scratch_.to_rows[lane] = nullptr;
+void Tile::write(const Panel& panel, const AccumulatorState& state) {
+  const int end = std::min(panel.first_lane + call_.shape.width, num_rows_);
+  for (int lane = panel.first_lane; lane < end; ++lane) {
+    const int at = lane - panel.first_lane;
+    const bool has_keys = lane < num_live_ && *state.has_keys != 0;
+    write_row(lane, has_keys ? state.row_max[at] : -kInf, has_keys ? state.row_sum[at] : 0);
   }
-  for (int lane = 0; lane < num_rows_; ++lane) {
-    const bool has_keys = lane < num_live_ && state.has_keys[lane / call_.shape.width] != 0;
-    write_row(lane, has_keys ? state.row_max[lane] : -kInf, has_keys ? state.row_sum[lane] : 0);
-  }
-  for (int index = 0; index < num_panels_; ++index) {
-    const Panel one = panel(index);
-    const int64_t head_dim_v = call_.shape.head_dim_v;
-    const auto& unpack = call_.kernels.unpack[call_.output_format];
-    unpack[one.vectors - 1]({.to_rows = scratch_.to_rows + one.first_lane,
-                             .panel = state.out + one.first_lane * head_dim_v,
-                             .factor = scratch_.factor + one.first_lane,
-                             .length = call_.shape.head_dim_v});
-  }
+  call_.kernels.unpack[call_.output_format][panel.vectors - 1](
+      {.to_rows = scratch_.to_rows + panel.first_lane,
+       .panel = state.out,
+       .factor = scratch_.factor + panel.first_lane,
+       .length = call_.shape.head_dim_v});
+}
+
+void Tile::write_unused() {
+  for (int lane = num_panels_ * call_.shape.width; lane < num_rows_; ++lane)
+    write_row(lane, -kInf, 0);
 }
 
 // lse and max_logit of a row; the factor that normalises its out, negative for an empty row.
@@ -378,7 +468,6 @@ void Tile::write(const AccumulatorState& state) {
 void Tile::write_row(int lane, float row_max, float row_sum) {
   const bool is_live = lane < num_live_;
   const int64_t i = query_of(lane), h = head_of(lane);
-  void* out = row_at(call_.args.out, call_.out.offset(b_, q_, i, h), call_.output_bytes);
   double base = row_max, sum = row_sum, weight = 1;
   if (is_live && call_.problem.has_sink) {
     const TensorView& view = call_.args.sink;
@@ -401,10 +490,10 @@ void Tile::write_row(int lane, float row_max, float row_sum) {
         is_nan ? std::numeric_limits<float>::quiet_NaN() : row_max;
   }
   if (is_live) {
-    scratch_.to_rows[lane] = out;
     const double factor = call_.dropout.keep_scale * weight / sum;
     scratch_.factor[lane] = is_empty || row_sum == 0 ? -1 : static_cast<float>(factor);
   } else {
+    void* out = row_at(call_.args.out, call_.out.offset(b_, q_, i, h), call_.output_bytes);
     // The bits of +0 in every format.
     std::memset(out, 0, static_cast<size_t>(call_.shape.head_dim_v * call_.output_bytes));
   }

@@ -14,37 +14,53 @@ class Tile {
   Tile(const ForwardCall& call, Scratch& scratch, int64_t tile);
 
   int64_t num_segments() const { return segments_.count; }
-  void load_queries();
-  void reset(AccumulatorState& state) const;
-  // The keys of one segment, from nothing.
+  // All keys: out, lse and max_logit of every row the caller owns.
+  void run();
+  // The keys of one segment alone, from nothing.
   void accumulate(int64_t segment, AccumulatorState& state);
-  // total <- total with the keys of `state`; where total has none it becomes `state`.
-  void merge(AccumulatorState& total, const AccumulatorState& state) const;
-  // Normalises and writes out, lse and max_logit of every row the caller owns.
-  void write(const AccumulatorState& state);
+  // What run() makes of its segments, from the states of `accumulate`.
+  template <class StateOf>
+  void finish(const StateOf& state_of_segment) {
+    load_lanes();
+    for (int index = 0; index < num_panels_; ++index) {
+      const Panel one = panel(index);
+      const AccumulatorState total = scratch_.total.of_panel(0, call_.shape);
+      reset(total);
+      for (int64_t segment = 0; segment < segments_.count; ++segment)
+        merge(one, total, state_of_segment(segment).of_panel(index, call_.shape));
+      write(one, total);
+    }
+    write_unused();
+  }
 
  private:
   // Up to `width` rows that take part, in one or two vectors.
   struct Panel {
     int index, first_lane, num_lanes;
+    int place;  // in its chunk
     int vectors, width;
     Range rows;  // their query positions
+    Range keys;  // that some of them see, by the structured masks
     DocumentRange documents_q;
   };
   struct Block {
     Range keys;
-    const void* const* k;  // its rows
-    const void* const* v;
+    const void* const* k = nullptr;  // its rows
+    const void* const* v = nullptr;
+    float* packed_k = nullptr;
+    float* packed_v = nullptr;
+    int32_t* document_k = nullptr;
     DocumentRange documents_k;
     int64_t num_keys_used = 0;  // of all panels, added up
     int num_panels = 0;         // that see any of it
-    bool has_part = false;      // some see only a part
-    bool is_packed = false;     // both are in scratch too
-    bool is_narrow = false;     // few lanes: nothing is packed
-    bool is_finite = true;      // V, where has_part
+    bool is_ready = false;      // the rest is known, and packed
+    bool starts_segment = false;
+    bool has_part = false;   // some see only a part
+    bool is_packed = false;  // both are in scratch too
+    bool is_narrow = false;  // few lanes: nothing is packed
+    bool is_finite = true;   // V, where has_part
   };
 
-  int group() const { return group_; }
   int64_t query_of(int lane) const {
     return group_ == 1 ? first_row_ + lane : (first_row_ + lane) / group_;
   }
@@ -53,8 +69,23 @@ class Tile {
   }
   Panel panel(int index) const;
   TileExpressions::Lanes lanes(const Panel& panel) const;
+  void load_lanes();
   void load_expressions();
-  void prepare_block(Block& block, Range next);
+  void load_queries(const Panel& panel);
+  float* queries_of(const Panel& panel) const {
+    return scratch_.q + int64_t{panel.place} * call_.shape.width * call_.shape.head_dim;
+  }
+  void reset(const AccumulatorState& state) const;
+  // Keys that some row sees.
+  Range keys_seen() const;
+  // The blocks from `begin` on that are packed together, none from `end` on.
+  Range group_from(Position begin, Position end) const;
+  // Group by group, chunk of panels by chunk, block by block: `visit` of each panel and block,
+  // after `start` and before `done` of the panel.
+  template <class Start, class Visit, class Done>
+  void for_each_block(Range seen, const Start& start, const Visit& visit, const Done& done);
+  void start_group(Range keys, Range next);
+  void prepare_block(int n, int64_t calls);
   void locate(KeyRows& rows, Range keys) const;
   // Keys of the block that a panel computes, and how much of them it sees.
   Cover visible_part(const Panel& panel, const Block& block, Range& keys) const;
@@ -66,35 +97,61 @@ class Tile {
   void for_each_used_run(const Block& block, Visit visit) const;
   void prepare_values(Block& block);
   void pack_values(const Block& block);
-  void run_panel(const Panel& panel, const Block& block, AccumulatorState& state);
-  void score(const Panel& panel, const Block& block, Range keys, const float* row_max);
+  void run_panel(const Panel& panel, const Block& block, const AccumulatorState& state);
+  // More than the scaled dot product, in every pair.
+  bool has_terms() const { return call_.has_logit_terms || expressions_.has_score_mod(); }
+  // Returns the unit that they are in.
+  float make_logits(const Panel& panel, const Block& block, Range run, Cover cover,
+                    const float* row_max);
+  // Scores of `keys`, a part of the `run` that the panel works on, and their maximum.
+  void score(const Panel& panel, const Block& block, Range run, Range keys, const float* max_in,
+             float* max_out, float unit);
   void score_narrow(const Panel& panel, const Block& block, Range keys, const float* row_max);
-  // Rows of the next block that a panel asks for while it works: `count` of them from `first` on.
-  Prefetch coming(const void* const* rows, int64_t first, int64_t count, int columns) const;
+  // Rows to ask for in the next `calls` calls of `score`.
+  struct RowsAhead {
+    const void* const* rows = nullptr;
+    int64_t count = 0, calls = 0;
+  };
+  void ask_for_block(const Block& block, int64_t calls);
+  static void ask(const RowsAhead& ahead);
+  void ask_for_panels(int first, int end, Range next);
+  Prefetch take_ahead();
   void apply_dropout(const Panel& panel, Range keys);
-  void apply_logits(const Panel& panel, const Block& block, Range keys, Cover cover,
+  void apply_logits(const Panel& panel, const Block& block, Range run, Range keys, Cover cover,
                     const float* max_in);
   void apply_expressions(const Panel& panel, Range keys, LogitArgs args);
-  void add_values(const Panel& panel, const Block& block, Range keys, AccumulatorState& state);
+  void add_values(const Panel& panel, const Block& block, Range keys,
+                  const AccumulatorState& state);
   void add_values_narrow(const Panel& panel, const Block& block, Range keys,
-                         AccumulatorState& state);
+                         const AccumulatorState& state);
   void add_nonfinite_values(const Panel& panel, const Block& block, Range keys,
-                            AccumulatorState& state);
+                            const AccumulatorState& state);
   bool has_nonfinite(const void* const* v, int64_t num_keys) const;
   bool is_visible(const Panel& panel, const Block& block, Range keys, int lane, int64_t key) const;
+  // total <- total with the keys of `state`; where total has none it becomes `state`.
+  void merge(const Panel& panel, const AccumulatorState& total,
+             const AccumulatorState& state) const;
+  // Normalises and writes the rows of a panel.
+  void write(const Panel& panel, const AccumulatorState& state);
+  // Rows that the caller owns and that take no part.
+  void write_unused();
   void write_row(int lane, float row_max, float row_sum);
 
   const ForwardCall& call_;
   Scratch& scratch_;
+  const int group_;  // query heads that share a K/V head
   int64_t b_, head_kv_, first_row_;
   Sequence q_, k_;
   StructuredMask mask_;
   Segments segments_;
   LogitTerms terms_;
   TileExpressions expressions_;
-  int group_;
-  int num_rows_ = 0;  // of this tile: those the caller owns
-  int num_live_ = 0;  // those that take part
+  Block blocks_[kMaxGroupBlocks];
+  int num_blocks_ = 0;
+  int64_t segment_ = -1;  // of the last block
+  RowsAhead ahead_[4];    // of K and V of the next block, of q and out of the next panels
+  int num_rows_ = 0;      // of this tile: those the caller owns
+  int num_live_ = 0;      // those that take part
   int num_panels_ = 0;
   // Bias and boolean mask of the panel at work, as in LogitArgs; null: they hide nothing there.
   const float* pairs_ = nullptr;

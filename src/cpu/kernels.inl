@@ -6,20 +6,22 @@
 
 #include "cpu/convert.inl"
 
-// exp(x) for x <= 0, NaN for NaN. Degree 5, relative minimax of 2^f on [-1/2, 1/2] with p(0) = 1,
-// so that exp(0) is 1 exactly; 0 exactly below -87.7, where a float would become denormal.
+// exp(x) for x <= 0, NaN for NaN. Degree 5, relative minimax of exp(f) for |f| <= ln(2) / 2 with
+// p(0) = 1, so that exp(0) is 1 exactly; 0 exactly below -87.7, where a float would become
+// denormal.
 inline F exp_of(F x) {
-  const F clamped = max(all(-88.3f), x);
+  const F from = power_input(x);
   // 1.5 * 2^23 rounds to an integer; + 127 makes its low bits the biased exponent.
   const F magic = all(12583039.0f);
-  const F biased = fma(clamped, all(1.44269504f), magic);
-  const F f = log2_fraction(clamped, sub(biased, magic));
-  F p = fma(all(1.326472717e-3f), f, all(9.671512642e-3f));
-  p = fma(p, f, all(5.550733743e-2f));
-  p = fma(p, f, all(2.402224209e-1f));
-  p = fma(p, f, all(6.931469776e-1f));
+  const F biased = fma(from, all(1.44269504f), magic);
+  const F n = sub(biased, magic);
+  const F f = minus_ln2_times(from, n);
+  F p = fma(all(8.290314698e-3f), f, all(4.189792931e-2f));
+  p = fma(p, f, all(1.666763619e-1f));
+  p = fma(p, f, all(4.999914954e-1f));
+  p = fma(p, f, all(9.999997072e-1f));
   p = fma(p, f, all(1.0f));
-  return mul(p, exponent_from_low_bits(biased));
+  return times_power(p, n, biased, x);
 }
 
 // Odd polynomial near 0 (relative minimax, 4e-9), (1 - e) / (1 + e) with e = exp(-2 |x|) elsewhere:
@@ -39,40 +41,74 @@ inline F tanh_of(F x) {
 }
 
 // Products summed in one chain of fmas. A chain's error grows with its length: short ones, added
-// up, keep a dot product as exact as a library's, which has many partial sums. A head of up to 64
-// columns is one chain: cutting it would cost 3 % of the speed.
-inline int chain_of(int head_dim) { return head_dim <= 64 ? 64 : 32; }
+// up, keep a dot product as exact as a library's, which has many partial sums. Chains of 32 would
+// cost 2 % of the speed.
+constexpr int kChain = 64;
 
-inline void prefetch_row(const Prefetch& next, int row) {
-  if (row >= next.num_rows) return;
-  const char* at = static_cast<const char*>(next.rows[row]);
-  for (int n = 0; n < next.num_bytes; n += 64) __builtin_prefetch(at + n, 0, 2);
+// Hands out the cache lines of rows to come, one per call. Always inlined: g++ takes a function
+// that only prefetches for one without effects, and drops it.
+struct LinesAhead {
+  const void* const* row;
+  const void* const* end;
+  const char* at;
+  int lines, left;  // of a row
+
+  __attribute__((always_inline)) explicit LinesAhead(const Prefetch& next)
+      : row(next.rows),
+        end(next.rows + next.num_rows),
+        at(next.num_rows > 0 ? static_cast<const char*>(*next.rows) : nullptr),
+        lines((next.num_bytes + 63) / 64),
+        left(lines) {}
+  __attribute__((always_inline)) void ask() {
+    if (row == end) return;
+    __builtin_prefetch(at, 0, 2);
+    at += 64;
+    if (--left > 0) return;
+    left = lines;
+    if (++row != end) at = static_cast<const char*>(*row);
+  }
+};
+
+constexpr int kColumnsPerLine = 8;  // of the reduction, between two lines asked for
+
+template <int rows, int W>
+__attribute__((always_inline)) inline void add_column(const float* k, int64_t stride,
+                                                      const float* q, F (&acc)[rows][W]) {
+  F b[W];
+  for (int w = 0; w < W; ++w) b[w] = load(q + w * kLanes);
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; ++r) {
+    const F a = all(k[r * stride]);
+    for (int w = 0; w < W; ++w) acc[r][w] = fma(a, b[w], acc[r][w]);
+  }
 }
 
-// A block of `rows` keys by W vectors of queries; the reduction runs along head_dim.
-template <int rows, int W>
-inline void qk_rows(const QkArgs& args, int first, F (&row_max)[W]) {
+// A block of `rows` keys by W vectors of queries; the reduction runs along head_dim. Packed keys
+// have strides that the compiler knows.
+template <int rows, int W, bool is_packed>
+inline void qk_rows(const QkArgs& args, int first, F (&row_max)[W], LinesAhead& ahead) {
   const float* k = args.k + first / kRows * args.block_stride;
-  const int64_t stride = args.row_stride, step = args.column_stride;
+  const int64_t stride = is_packed ? 1 : args.row_stride;
+  const int64_t step = is_packed ? kRows : args.column_stride;
   float* scores = args.scores + static_cast<int64_t>(first) * (W * kLanes);
   const F scale = all(args.scale);
   const float* q = args.q;
-  const int chain = chain_of(args.head_dim);
-  for (int begin = 0; begin < args.head_dim; begin += chain) {
-    const int end = begin + chain < args.head_dim ? begin + chain : args.head_dim;
+  for (int begin = 0; begin < args.head_dim; begin += kChain) {
+    const int end = begin + kChain < args.head_dim ? begin + kChain : args.head_dim;
     F acc[rows][W];
 #pragma GCC unroll 8
     for (int r = 0; r < rows; ++r)
       for (int w = 0; w < W; ++w) acc[r][w] = all(0.0f);
-    for (int c = begin; c < end; ++c, q += W * kLanes, k += step) {
-      F b[W];
-      for (int w = 0; w < W; ++w) b[w] = load(q + w * kLanes);
+    int c = begin;
+    if constexpr (rows == kRows) {
+      for (; c + kColumnsPerLine <= end; c += kColumnsPerLine) {
+        ahead.ask();
 #pragma GCC unroll 8
-      for (int r = 0; r < rows; ++r) {
-        const F a = all(k[r * stride]);
-        for (int w = 0; w < W; ++w) acc[r][w] = fma(a, b[w], acc[r][w]);
+        for (int i = 0; i < kColumnsPerLine; ++i, q += W * kLanes, k += step)
+          add_column<rows, W>(k, stride, q, acc);
       }
     }
+    for (; c < end; ++c, q += W * kLanes, k += step) add_column<rows, W>(k, stride, q, acc);
     if (begin > 0) {
 #pragma GCC unroll 8
       for (int r = 0; r < rows; ++r)
@@ -83,7 +119,7 @@ inline void qk_rows(const QkArgs& args, int first, F (&row_max)[W]) {
 #pragma GCC unroll 8
       for (int r = 0; r < rows; ++r) {
         for (int w = 0; w < W; ++w) {
-          acc[r][w] = mul(acc[r][w], scale);
+          if (args.scale != 1) acc[r][w] = mul(acc[r][w], scale);
           row_max[w] = max(acc[r][w], row_max[w]);
         }
       }
@@ -94,30 +130,37 @@ inline void qk_rows(const QkArgs& args, int first, F (&row_max)[W]) {
   }
 }
 
-// Calls block<n>(...) for the last n < kRows rows of a run, if any.
-template <int rows, int W>
-inline void qk_tail(const QkArgs& args, int first, F (&row_max)[W]) {
+// The last n < kRows rows of a run, if any.
+template <int rows, int W, bool is_packed>
+inline void qk_tail(const QkArgs& args, int first, F (&row_max)[W], LinesAhead& ahead) {
   if constexpr (rows > 0) {
     if (args.num_keys - first == rows) {
-      qk_rows<rows, W>(args, first, row_max);
+      qk_rows<rows, W, is_packed>(args, first, row_max, ahead);
     } else {
-      qk_tail<rows - 1, W>(args, first, row_max);
+      qk_tail<rows - 1, W, is_packed>(args, first, row_max, ahead);
     }
   }
 }
 
-template <int W>
-__attribute__((noinline)) void qk_block(const QkArgs& args) {
+template <int W, bool is_packed>
+__attribute__((noinline)) void qk_run(const QkArgs& args) {
   F row_max[W];
-  for (int w = 0; w < W; ++w) row_max[w] = load(args.max_in + w * kLanes);
+  for (int w = 0; w < W; ++w) row_max[w] = mul(load(args.max_in + w * kLanes), all(1 / args.unit));
+  LinesAhead ahead(args.next);
   int j = 0;
-  for (; j + kRows <= args.num_keys; j += kRows) {
-    prefetch_row(args.next_k, j / kRows);
-    prefetch_row(args.next_v, j / kRows);
-    qk_rows<kRows, W>(args, j, row_max);
+  for (; j + kRows <= args.num_keys; j += kRows)
+    qk_rows<kRows, W, is_packed>(args, j, row_max, ahead);
+  qk_tail<kRows - 1, W, is_packed>(args, j, row_max, ahead);
+  for (int w = 0; w < W; ++w) store(args.max_out + w * kLanes, mul(row_max[w], all(args.unit)));
+}
+
+template <int W>
+void qk_block(const QkArgs& args) {
+  if (args.row_stride == 1 && args.column_stride == kRows) {
+    qk_run<W, true>(args);
+  } else {
+    qk_run<W, false>(args);
   }
-  qk_tail<kRows - 1, W>(args, j, row_max);
-  for (int w = 0; w < W; ++w) store(args.max_out + w * kLanes, row_max[w]);
 }
 
 template <int W>
@@ -171,6 +214,7 @@ inline F finite_base(F row_max) {
 template <int W>
 __attribute__((noinline)) void softmax_block(const SoftmaxArgs& args) {
   constexpr int kWidth = W * kLanes;
+  const F unit = all(args.unit);
   F base[W], sum[4][W];
   for (int w = 0; w < W; ++w) {
     base[w] = finite_base(load(args.max_out + w * kLanes));
@@ -183,7 +227,7 @@ __attribute__((noinline)) void softmax_block(const SoftmaxArgs& args) {
 #pragma GCC unroll 4
     for (int u = 0; u < 4; ++u) {
       for (int w = 0; w < W; ++w) {
-        const F p = exp_of(sub(load(at + u * kWidth + w * kLanes), base[w]));
+        const F p = exp_of(fms(load(at + u * kWidth + w * kLanes), unit, base[w]));
         store(at + u * kWidth + w * kLanes, p);
         sum[u][w] = add(sum[u][w], p);
       }
@@ -191,7 +235,7 @@ __attribute__((noinline)) void softmax_block(const SoftmaxArgs& args) {
   }
   for (int u = 0; j < args.num_keys; ++j, ++u, at += kWidth) {
     for (int w = 0; w < W; ++w) {
-      const F p = exp_of(sub(load(at + w * kLanes), base[w]));
+      const F p = exp_of(fms(load(at + w * kLanes), unit, base[w]));
       store(at + w * kLanes, p);
       for (int s = 0; s < 3; ++s)
         if (s == u) sum[s][w] = add(sum[s][w], p);
@@ -215,6 +259,7 @@ inline void pv_rows(const PvArgs& args, int first) {
     for (int w = 0; w < W; ++w) acc[r][w] = all(0.0f);
   const float* v = args.v + first / kRows * args.block_stride;
   const float* p = args.p;
+#pragma GCC unroll 4
   for (int j = 0; j < args.num_keys; ++j, v += args.row_stride, p += W * kLanes) {
     F b[W];
     for (int w = 0; w < W; ++w) b[w] = load(p + w * kLanes);

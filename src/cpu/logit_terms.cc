@@ -81,14 +81,14 @@ void LogitTerms::set_lane(int lane, int64_t b, int64_t h, int64_t i, int64_t q_p
   }
 }
 
-DocumentRange LogitTerms::load_documents(int64_t b, Range keys) {
-  const TensorView& ids = call_.args.document_k;
-  const int64_t stride = stride_or_zero(ids, 1);
+DocumentRange LogitTerms::load_documents(int64_t b, Range keys, int32_t* ids) const {
+  const TensorView& view = call_.args.document_k;
+  const int64_t stride = stride_or_zero(view, 1);
   const int32_t* from =
-      static_cast<const int32_t*>(ids.data) + b * stride_or_zero(ids, 0) + keys.begin * stride;
+      static_cast<const int32_t*>(view.data) + b * stride_or_zero(view, 0) + keys.begin * stride;
   const int count = static_cast<int>(keys.size());
-  for (int j = 0; j < count; ++j) scratch_.document_k[j] = from[j * stride];
-  return document_range(scratch_.document_k, count);
+  for (int j = 0; j < count; ++j) ids[j] = from[j * stride];
+  return document_range(ids, count);
 }
 
 void LogitTerms::fill(LogitArgs& args, int first_lane, int num_lanes, int width, Range keys) {

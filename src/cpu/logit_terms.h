@@ -21,8 +21,8 @@ class LogitTerms {
 
   // Once per lane of a tile; h and i are those of its query, q_pos = i + seqlen_k - seqlen_q.
   void set_lane(int lane, int64_t b, int64_t h, int64_t i, int64_t q_pos);
-  // Ids of the keys of a block, into scratch.document_k.
-  DocumentRange load_documents(int64_t b, Range keys);
+  // Ids of the keys of a block.
+  DocumentRange load_documents(int64_t b, Range keys, int32_t* ids) const;
   // Bias or boolean mask: read for every pair.
   bool has_pair_tensors() const { return has_bias_ || has_mask_; }
   // What they may hide of these keys from these lanes.

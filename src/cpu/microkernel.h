@@ -17,9 +17,9 @@ inline constexpr int kInputFormats = 4;   // fp32, bf16, fp16, fp8_e4m3
 inline constexpr int kOutputFormats = 3;  // fp32, bf16, fp16
 inline constexpr int kMaxColumns = 512;   // of a row
 
-// Rows that will be needed soon; a kernel asks for one of them per register block of its own work.
+// Rows that will be needed soon; a kernel asks for them evenly between its own work.
 struct Prefetch {
-  const void* const* rows = nullptr;
+  const void* const* rows = nullptr;  // a null row asks for nothing
   int num_rows = 0, num_bytes = 0;
 };
 
@@ -34,8 +34,9 @@ struct QkArgs {
   const float* max_in = nullptr;  // [width] running row maximum
   float* max_out = nullptr;       // [width] max_in with these scores; NaN scores are passed over
   float scale = 1;
+  float unit = 1;  // a power of two that scores are in units of, but the maxima are not
   int num_keys = 0, head_dim = 0;
-  Prefetch next_k, next_v;
+  Prefetch next;
 };
 
 // From scores to masked logits, for panels that need more than the scaled dot product.
@@ -67,9 +68,10 @@ struct PairArgs {
 // What a part of a boolean mask holds.
 inline constexpr unsigned kShowsSome = 1, kHidesSome = 2;
 
-// scores -> exp(scores - max_out) in place; row_sum = row_sum * alpha + their sum.
+// scores -> exp(unit * scores - max_out) in place; row_sum = row_sum * alpha + their sum.
 struct SoftmaxArgs {
   float* scores = nullptr;
+  float unit = 1;  // as in QkArgs
   const float* max_in = nullptr;
   const float* max_out = nullptr;
   float* row_sum = nullptr;  // [width], in and out

@@ -3,10 +3,17 @@
 // element is the same sum in the same order as in qk_block and pv_block, so the bits are theirs.
 inline int round_up_to_lanes(int n) { return (n + kLanes - 1) / kLanes * kLanes; }
 
+__attribute__((always_inline)) inline void prefetch_row(const Prefetch& next, int row) {
+  if (row >= next.num_rows) return;
+  const char* at = static_cast<const char*>(next.rows[row]);
+  for (int n = 0; n < next.num_bytes; n += 64) __builtin_prefetch(at + n, 0, 2);
+}
+
 // The columns at `column` of rows to come. Asked for a few at a time between arithmetic: many at
 // once would only wait for each other.
 template <class T>
-inline void prefetch_columns(const Prefetch& next, int first, int column) {
+__attribute__((always_inline)) inline void prefetch_columns(const Prefetch& next, int first,
+                                                            int column) {
   const int at = column * static_cast<int>(sizeof(typename T::Raw));
   if (at % 64 >= kLanes * static_cast<int>(sizeof(typename T::Raw)) || at >= next.num_bytes) return;
   for (int j = first; j < first + kLanes && j < next.num_rows; ++j)
@@ -41,12 +48,11 @@ template <int count>
 inline void narrow_scores(const NarrowQkArgs& args, int lane, F* scores, F* row_max) {
   const float* q = args.q + lane;
   const float* k = args.transposed;
-  const int chain = chain_of(args.head_dim);
   F acc[count];
 #pragma GCC unroll 8
   for (int n = 0; n < count; ++n) acc[n] = all(0.0f);
-  for (int begin = 0; begin < args.head_dim; begin += chain) {
-    const int end = begin + chain < args.head_dim ? begin + chain : args.head_dim;
+  for (int begin = 0; begin < args.head_dim; begin += kChain) {
+    const int end = begin + kChain < args.head_dim ? begin + kChain : args.head_dim;
     F part[count];
 #pragma GCC unroll 8
     for (int n = 0; n < count; ++n) part[n] = all(0.0f);

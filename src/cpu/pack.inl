@@ -60,59 +60,58 @@ __attribute__((noinline)) void pack_values(const PackVArgs& args) {
   }
 }
 
-// Four lanes at a time, four columns at a time.
+// kLanes rows by kLanes columns at a time: whole lines are read and written.
 template <class T, int W>
 __attribute__((noinline)) void pack_rows(const TransposeArgs& args) {
   constexpr int kWidth = W * kLanes;
-  RowBuffer buffers[4];
-  for (int lane = 0; lane < kWidth; lane += 4) {
-    const float* rows[4];
-    for (int r = 0; r < 4; ++r) {
-      const void* row = args.from_rows[lane + r];
-      rows[r] = row != nullptr ? as_floats<T>(row, args.length, buffers[r]) : nullptr;
+  for (int w = 0; w < W; ++w) {
+    const void* const* rows = args.from_rows + w * kLanes;
+    float* panel = args.panel + w * kLanes;
+    for (int c = 0; c < args.length; c += kLanes) {
+      const int count = args.length - c < kLanes ? args.length - c : kLanes;
+      F x[kLanes];
+#pragma GCC unroll 16
+      for (int r = 0; r < kLanes; ++r) {
+        x[r] = all(0.0f);
+        if (rows[r] == nullptr) continue;
+        const typename T::Raw* from = static_cast<const typename T::Raw*>(rows[r]) + c;
+        x[r] = count == kLanes ? T::decode(from) : decode_part<T>(from, count);
+      }
+      transpose(x);
+#pragma GCC unroll 16
+      for (int r = 0; r < kLanes; ++r)
+        if (r < count) store(panel + (c + r) * kWidth, x[r]);
     }
-    float* panel = args.panel + lane;
-    int c = 0;
-    for (; c + 4 <= args.length; c += 4) {
-      F4 x[4];
-      for (int r = 0; r < 4; ++r) x[r] = rows[r] != nullptr ? load4(rows[r] + c) : F4{};
-      transpose4(x);
-      for (int r = 0; r < 4; ++r) store4(panel + (c + r) * kWidth, x[r]);
-    }
-    for (; c < args.length; ++c)
-      for (int r = 0; r < 4; ++r) panel[c * kWidth + r] = rows[r] != nullptr ? rows[r][c] : 0.0f;
   }
 }
 
 template <class T, int W>
 __attribute__((noinline)) void unpack_rows(const TransposeArgs& args) {
   constexpr int kWidth = W * kLanes;
-  constexpr bool is_direct = sizeof(typename T::Raw) == sizeof(float);
-  RowBuffer buffers[4];
-  for (int lane = 0; lane < kWidth; lane += 4) {
-    float* rows[4];
-    for (int r = 0; r < 4; ++r) {
-      rows[r] = is_direct ? static_cast<float*>(args.to_rows[lane + r]) : buffers[r].at;
-    }
-    const float* panel = args.panel + lane;
-    const F4 factor = load4(args.factor + lane);
+  for (int w = 0; w < W; ++w) {
+    void* const* rows = args.to_rows + w * kLanes;
+    const float* panel = args.panel + w * kLanes;
+    const F factor = load(args.factor + w * kLanes);
     // A negative factor marks an empty row: 0 whatever was accumulated.
-    const auto is_empty = factor < F4{};
-    int c = 0;
-    for (; c + 4 <= args.length; c += 4) {
-      F4 x[4];
-      for (int r = 0; r < 4; ++r) x[r] = is_empty ? F4{} : load4(panel + (c + r) * kWidth) * factor;
-      transpose4(x);
-      for (int r = 0; r < 4; ++r)
-        if (rows[r] != nullptr) store4(rows[r] + c, x[r]);
-    }
-    for (; c < args.length; ++c)
-      for (int r = 0; r < 4; ++r)
-        if (rows[r] != nullptr) rows[r][c] = is_empty[r] ? 0.0f : panel[c * kWidth + r] * factor[r];
-    if constexpr (!is_direct) {
-      for (int r = 0; r < 4; ++r) {
-        void* to = args.to_rows[lane + r];
-        if (to != nullptr) encode_row<T>(rows[r], args.length, to);
+    const M is_empty = less(factor, all(0.0f));
+    for (int c = 0; c < args.length; c += kLanes) {
+      const int count = args.length - c < kLanes ? args.length - c : kLanes;
+      F x[kLanes];
+#pragma GCC unroll 16
+      for (int r = 0; r < kLanes; ++r) {
+        const F value = r < count ? load(panel + (c + r) * kWidth) : all(0.0f);
+        x[r] = select(is_empty, all(0.0f), mul(value, factor));
+      }
+      transpose(x);
+#pragma GCC unroll 16
+      for (int r = 0; r < kLanes; ++r) {
+        if (rows[r] == nullptr) continue;
+        typename T::Raw* to = static_cast<typename T::Raw*>(rows[r]) + c;
+        if (count == kLanes) {
+          T::encode(to, x[r]);
+        } else {
+          encode_part<T>(x[r], count, to);
+        }
       }
     }
   }

@@ -28,15 +28,30 @@ class Carver {
   size_t used_ = 0;
 };
 
+inline constexpr int kMaxGroupBlocks = 16;
+inline constexpr int kChunkPanels = 8;
+
 struct TileShape {
   int width = 0;       // lanes of a full panel
   int num_panels = 0;  // per tile
   int block_n = 0, head_dim = 0, head_dim_v = 0;
-  int rows = 0;   // of a register block
-  int group = 1;  // query heads per K/V head
+  int group_blocks = 1;  // blocks of keys that are packed together
+  int rows = 0;          // of a register block
+  int group = 1;         // query heads per K/V head
   bool has_bias = false, has_dropout = false;
   const Expressions* expressions = nullptr;  // null: none
+  int state_panels = 1;  // whose states are kept: a chunk, or all from one group to the next
+  // Panels that pass over a group together, block by block: their queries and states are few
+  // enough to stay in the cache beside it.
+  int chunk_panels() const {
+    const int most = head_dim <= 64 ? kChunkPanels : kChunkPanels / 2;
+    return num_panels < most ? num_panels : most;
+  }
   int num_lanes() const { return width * num_panels; }
+  int64_t group_n() const { return int64_t{group_blocks} * block_n; }
+  // Floats of a packed block.
+  int64_t packed_keys() const { return int64_t{block_n + rows} * head_dim; }
+  int64_t packed_values() const { return value_stride() * ((head_dim_v + rows - 1) / rows); }
   // Keys that a panel may skip at the start of a block come in runs of this many: whole register
   // blocks, and whole groups of the four that sums and dropout work in.
   int key_step() const { return rows % 4 == 0 ? rows : 2 * rows; }
@@ -53,21 +68,31 @@ struct AccumulatorState {
   int32_t* has_keys = nullptr;  // [panel]; 0: the rest is undefined
 
   AccumulatorState() = default;
-  AccumulatorState(Carver& carver, const TileShape& shape)
-      : out(carver.take<float>(static_cast<int64_t>(shape.num_lanes()) * shape.head_dim_v)),
-        row_max(carver.take<float>(shape.num_lanes())),
-        row_sum(carver.take<float>(shape.num_lanes())),
-        has_keys(carver.take<int32_t>(shape.num_panels)) {}
+  AccumulatorState(Carver& carver, const TileShape& shape, int num_panels)
+      : out(carver.take<float>(int64_t{num_panels} * shape.width * shape.head_dim_v)),
+        row_max(carver.take<float>(num_panels * shape.width)),
+        row_sum(carver.take<float>(num_panels * shape.width)),
+        has_keys(carver.take<int32_t>(num_panels)) {}
+  AccumulatorState of_panel(int index, const TileShape& shape) const {
+    const int64_t lane = int64_t{index} * shape.width;
+    AccumulatorState result = *this;
+    result.out += lane * shape.head_dim_v;
+    result.row_max += lane;
+    result.row_sum += lane;
+    result.has_keys += index;
+    return result;
+  }
 };
 
 // Where the rows of a run of keys lie, in the caller's format.
 struct KeyRows {
   int64_t begin = -1, end = -1;
-  const void **k = nullptr, **v = nullptr;  // [block_n]
+  const void **k = nullptr, **v = nullptr;  // [group_n]
 
   KeyRows() = default;
   KeyRows(Carver& carver, const TileShape& shape)
-      : k(carver.take<const void*>(shape.block_n)), v(carver.take<const void*>(shape.block_n)) {}
+      : k(carver.take<const void*>(shape.group_n())),
+        v(carver.take<const void*>(shape.group_n())) {}
 };
 
 // The query that a lane stands for. q_pos = i + seqlen_k - seqlen_q.
@@ -77,46 +102,48 @@ struct LaneQuery {
 
 struct Scratch {
   AccumulatorState segment, total;
-  float* q;              // [panel][head_dim][lane], scaled
+  float* q;              // [panel][head_dim][lane] of a chunk of panels
   float* scores;         // [block_n][lane]
   float* new_max;        // [lane]
+  float* part_max;       // [lane]
   float* alpha;          // [lane]
   float* bias;           // [block_n][lane]
-  float *keys, *values;  // a packed block of K and of V
+  float *keys, *values;  // [group_blocks] packed blocks of K and of V
   uint8_t* is_used;      // [block_n / key_step, rounded up]: some panel sees a run of these keys
   float* row;            // one row of V as floats
   float *narrow_acc, *narrow_values;
   KeyRows rows, next_rows;
-  int32_t* document_k;  // [block_n]
+  int32_t* document_k;  // [group_n]
   // Per lane of the tile.
   int64_t *lo, *hi;  // visible keys, from the structured masks
   LaneQuery* query;
   int32_t *document_q, *lo_in_block, *hi_in_block, *q_pos_in_block;
   int32_t *dropout_i, *dropout_h;  // counters
   float *slope, *factor;
+  const void** rows_ahead;  // [2 * (group_n + chunk)]
   const void** from_rows;
   void** to_rows;
   ExpressionScratch expressions;
 
   Scratch(Carver& carver, const TileShape& shape)
-      : segment(carver, shape),
-        total(carver, shape),
+      : segment(carver, shape, shape.state_panels),
+        total(carver, shape, shape.state_panels),
         rows(carver, shape),
         next_rows(carver, shape) {
     const int64_t lanes = shape.num_lanes(), width = shape.width, block_n = shape.block_n;
-    q = carver.take<float>(lanes * shape.head_dim);
+    q = carver.take<float>(int64_t{shape.chunk_panels()} * width * shape.head_dim);
     scores = carver.take<float>(block_n * width);
     new_max = carver.take<float>(width);
+    part_max = carver.take<float>(width);
     alpha = carver.take<float>(width);
     bias = carver.take<float>(shape.has_bias ? block_n * width : 0);
-    keys = carver.take<float>((block_n + shape.rows) * shape.head_dim);
-    values = carver.take<float>(shape.value_stride() *
-                                ((shape.head_dim_v + shape.rows - 1) / shape.rows));
+    keys = carver.take<float>(shape.group_blocks * shape.packed_keys());
+    values = carver.take<float>(shape.group_blocks * shape.packed_values());
     is_used = carver.take<uint8_t>((block_n + shape.key_step() - 1) / shape.key_step());
     row = carver.take<float>(shape.head_dim_v + width);
     narrow_acc = carver.take<float>(kNarrowLanes * (shape.head_dim_v + width));
     narrow_values = carver.take<float>(kNarrowKeys * (shape.head_dim_v + width));
-    document_k = carver.take<int32_t>(block_n);
+    document_k = carver.take<int32_t>(shape.group_n());
     lo = carver.take<int64_t>(lanes);
     hi = carver.take<int64_t>(lanes);
     query = carver.take<LaneQuery>(lanes);
@@ -128,6 +155,7 @@ struct Scratch {
     dropout_h = carver.take<int32_t>(shape.has_dropout ? lanes : 0);
     slope = carver.take<float>(lanes);
     factor = carver.take<float>(lanes);
+    rows_ahead = carver.take<const void*>(2 * (shape.group_n() + shape.chunk_panels() * width));
     from_rows = carver.take<const void*>(lanes);
     to_rows = carver.take<void*>(lanes);
     if (shape.expressions != nullptr)

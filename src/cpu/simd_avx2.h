@@ -18,6 +18,7 @@ inline F sub(F a, F b) { return _mm256_sub_ps(a, b); }
 inline F mul(F a, F b) { return _mm256_mul_ps(a, b); }
 inline F div(F a, F b) { return _mm256_div_ps(a, b); }
 inline F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
+inline F fms(F a, F b, F c) { return _mm256_fmsub_ps(a, b, c); }
 inline F select(M m, F a, F b) { return _mm256_blendv_ps(b, a, m); }
 inline F max(F a, F b) { return _mm256_max_ps(a, b); }
 inline F min(F a, F b) { return _mm256_min_ps(a, b); }
@@ -54,13 +55,12 @@ inline F magnitude(F x) {
   return _mm256_castsi256_ps(
       _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7fffffff)));
 }
-inline F exponent_from_low_bits(F x) {
-  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(x), 23));
-}
-// x * log2(e) - n for the integer n next to it. The part of log2(e) that a float cannot hold
-// matters far below 0, where x is large and its error would be the weight's.
-inline F log2_fraction(F x, F n) {
-  return fma(x, all(1.92596299e-8f), _mm256_fmsub_ps(x, all(1.44269504f), n));
+// The pieces of exp: what x is reduced from, x - n ln(2), and p * 2^n, whose exponent is in the low
+// bits of `biased`: 0 at the lower end.
+inline F power_input(F x) { return max(all(-88.3f), x); }
+inline F minus_ln2_times(F x, F n) { return _mm256_fnmadd_ps(n, all(0.693147182f), x); }
+inline F times_power(F p, F, F biased, F) {
+  return mul(p, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(biased), 23)));
 }
 // x[r][c] <-> x[c][r]
 __attribute__((always_inline)) inline void transpose(F (&x)[8]) {

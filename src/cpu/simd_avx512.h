@@ -16,6 +16,7 @@ inline F sub(F a, F b) { return _mm512_sub_ps(a, b); }
 inline F mul(F a, F b) { return _mm512_mul_ps(a, b); }
 inline F div(F a, F b) { return _mm512_div_ps(a, b); }
 inline F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
+inline F fms(F a, F b, F c) { return _mm512_fmsub_ps(a, b, c); }
 inline F select(M m, F a, F b) { return _mm512_mask_blend_ps(m, b, a); }
 inline F max(F a, F b) { return _mm512_max_ps(a, b); }
 inline F min(F a, F b) { return _mm512_min_ps(a, b); }
@@ -50,13 +51,11 @@ inline void store_fp16(uint16_t* p, F x) {
 }
 inline F to_float(I x) { return _mm512_cvtepi32_ps(x); }
 inline F magnitude(F x) { return _mm512_abs_ps(x); }
-inline F exponent_from_low_bits(F x) {
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(x), 23));
-}
-// x * log2(e) - n for the integer n next to it. The part of log2(e) that a float cannot hold
-// matters far below 0, where x is large and its error would be the weight's.
-inline F log2_fraction(F x, F n) {
-  return fma(x, all(1.92596299e-8f), _mm512_fmsub_ps(x, all(1.44269504f), n));
+// The pieces of exp: what x is reduced from, x - n ln(2), and p * 2^n or 0 where x is below -87.7.
+inline F power_input(F x) { return x; }
+inline F minus_ln2_times(F x, F n) { return _mm512_fnmadd_ps(n, all(0.693147182f), x); }
+inline F times_power(F p, F n, F, F x) {
+  return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, all(-87.68f), _CMP_NLT_UQ), p, n);
 }
 // x[r][c] <-> x[c][r]
 __attribute__((always_inline)) inline void transpose(F (&x)[16]) {

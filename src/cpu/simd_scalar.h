@@ -27,6 +27,7 @@ inline F sub(F a, F b) { return a - b; }
 inline F mul(F a, F b) { return a * b; }
 inline F div(F a, F b) { return a / b; }
 inline F fma(F a, F b, F c) { return a * b + c; }
+inline F fms(F a, F b, F c) { return a * b - c; }
 inline F select(M m, F a, F b) { return m ? a : b; }
 // b where either is a NaN: the order of the operands decides whether a NaN passes.
 inline F max(F a, F b) { return select(a > b, a, b); }
@@ -101,18 +102,22 @@ inline F magnitude(F x) {
   return x;
 }
 // The low nine bits of x as sign and exponent of a float.
-inline F exponent_from_low_bits(F x) {
-  uint32_t __attribute__((vector_size(16))) bits;
-  __builtin_memcpy(&bits, &x, sizeof(bits));
-  bits <<= 23;
-  __builtin_memcpy(&x, &bits, sizeof(x));
-  return x;
+// The pieces of exp: what x is reduced from, x - n ln(2) without the rounding error of the product
+// (n
+// * kHigh is exact, and so is the first difference), and p * 2^n, whose exponent is in the low bits
+// of `biased`: 0 at the lower end.
+inline F power_input(F x) { return max(all(-88.3f), x); }
+inline F minus_ln2_times(F x, F n) {
+  constexpr float kHigh = 0.693359375f, kLow = -2.12194440e-4f;
+  return sub(sub(x, mul(n, all(kHigh))), mul(n, all(kLow)));
 }
-// x * log2(e) - n for the integer n next to it, without the rounding error of the product: n *
-// kHigh is exact, and so is the first difference.
-inline F log2_fraction(F x, F n) {
-  constexpr float kHigh = 0.693359375f, kLow = -2.12194440e-4f, kLog2e = 1.44269504f;
-  return mul(sub(sub(x, mul(n, all(kHigh))), mul(n, all(kLow))), all(kLog2e));
+inline F times_power(F p, F, F biased, F) {
+  uint32_t __attribute__((vector_size(16))) bits;
+  __builtin_memcpy(&bits, &biased, sizeof(bits));
+  bits <<= 23;
+  F power;
+  __builtin_memcpy(&power, &bits, sizeof(power));
+  return mul(p, power);
 }
 // x[r][c] <-> x[c][r]
 inline void transpose(F (&x)[4]) {

@@ -69,30 +69,30 @@ TEST(PlanElsewhere, TheBestInstructionsNeedEveryPartOfTheirSet) {
 }
 
 #if defined(__x86_64__)
-// By hand: a tile takes 4 (head_dim + 2 head_dim_v) bytes a row, at most 3/4 of L2, at most 1024
-// rows (256 above a head_dim of 128); then it is halved until there are 4 tiles a thread and the
-// last round of tiles wastes no more than an eighth.
+// By hand: a tile has at most 2048 rows (512 above a head_dim of 128); it is halved until there are
+// 4 tiles a thread and the last round of tiles wastes no more than an eighth. The blocks of K and V
+// that are packed together take at most half of L2, 4 block_n (head_dim + head_dim_v) bytes each.
 TEST(PlanElsewhere, EveryMachineGetsItsOwnInstructionsAndTiles) {
   struct Case {
     const Device& device;
     std::string_view problem, isa;
-    int64_t block_m, block_n;
+    int64_t block_m, block_n, group_n;
   };
   const Case cases[] = {
-      // 768 bytes a row; 8 heads of 4096 rows
-      {kCore2, "s4096 h8 d64 causal", "scalar", 1024, 256},
-      {kHaswell, "s4096 h8 d64 causal", "avx2", 256, 256},    // 196608 / 768
-      {kSkylake, "s4096 h8 d64 causal", "avx512", 128, 256},  // 256 tiles, 192 wanted
-      {kZen4, "s4096 h8 d64 causal", "avx512", 256, 256},     // 128 of 128
-      {kSapphire, "s4096 h8 d64 causal", "avx512", 64, 256},  // 512 tiles in 5 rounds, 448 wanted
-      // 1536 bytes a row; work enough for large tiles
-      {kHaswell, "b64 s4096 h8 d128", "avx2", 128, 256},
-      {kZen4, "b64 s4096 h8 d128", "avx512", 512, 256},
-      {kSapphire, "b64 s4096 h8 d128", "avx512", 1024, 256},
+      // 8 heads of 4096 rows; 128 KiB a block
+      {kCore2, "s4096 h8 d64 causal", "scalar", 2048, 256, 16},  // 16 tiles of 8 wanted
+      {kHaswell, "s4096 h8 d64 causal", "avx2", 1024, 256, 1},   // 32 of 32
+      {kSkylake, "s4096 h8 d64 causal", "avx512", 128, 256, 4},  // 256 of 192
+      {kZen4, "s4096 h8 d64 causal", "avx512", 256, 256, 4},     // 128 of 128
+      {kSapphire, "s4096 h8 d64 causal", "avx512", 64, 256, 8},  // 512 in 5 rounds, 448 wanted
+      // work enough for large tiles; 256 KiB a block
+      {kHaswell, "b64 s4096 h8 d128", "avx2", 2048, 256, 1},
+      {kZen4, "b64 s4096 h8 d128", "avx512", 2048, 256, 2},
+      {kSapphire, "b64 s4096 h8 d128", "avx512", 2048, 256, 4},  // 1024 in 10 rounds of 112
       // 4 queries share a K/V head and a tile; tiles are no larger than their rows
-      {kZen4, "b4 sq1 sk8192 hq32 hkv8 d128", "avx512", 32, 256},
-      {kHaswell, "b4 sq1 sk8192 hq32 hkv8 d128", "avx2", 16, 256},
-      {kZen4, "b64 s4096 h8 d512", "avx512", 128, 128},  // 6144 bytes a row
+      {kZen4, "b4 sq1 sk8192 hq32 hkv8 d128", "avx512", 32, 256, 1},
+      {kHaswell, "b4 sq1 sk8192 hq32 hkv8 d128", "avx2", 16, 256, 1},
+      {kZen4, "b64 s4096 h8 d512", "avx512", 512, 128, 1},  // 512 KiB a block
   };
   for (const Case& one : cases) {
     const Result<Plan> plan = planned(one.device, one.problem);
@@ -102,6 +102,7 @@ TEST(PlanElsewhere, EveryMachineGetsItsOwnInstructionsAndTiles) {
     EXPECT_NE(plan.value().config().find("isa=" + std::string(one.isa)), std::string::npos);
     EXPECT_EQ(field(plan.value(), "block_m"), one.block_m);
     EXPECT_EQ(field(plan.value(), "block_n"), one.block_n);
+    EXPECT_EQ(field(plan.value(), "group_n"), one.group_n);
     EXPECT_EQ(field(plan.value(), "num_threads"), one.device.num_threads);
   }
 }
@@ -165,8 +166,14 @@ TEST(PlanElsewhere, ScratchGrowsWithTheSlotsAndTheTiles) {
     for (const std::string_view text : {"b64 s4096 h8 d64", "b64 s4096 h8 d128 bf16 bias"}) {
       const Plan plan = planned(device, text).value();
       const int64_t d = plan.problem().head_dim, block_n = field(plan, "block_n");
-      // Queries, two accumulators, a packed block of K and of V.
-      const int64_t floats = field(plan, "block_m") * 3 * d + 2 * block_n * d;
+      // Two accumulators of the rows of a chunk, of all where keys come in several groups; queries
+      // of a chunk; packed blocks of K and of V.
+      const int64_t chunk = device.isa == Isa::avx2                                ? 8 * 16
+                            : device.isa == Isa::scalar || device.isa == Isa::neon ? 8 * 8
+                                                                                   : 8 * 32;
+      const int64_t keys = field(plan, "group_n") * block_n;
+      const int64_t rows = keys < plan.problem().seqlen_k ? field(plan, "block_m") : chunk;
+      const int64_t floats = rows * 2 * d + chunk * d + keys * 2 * d;
       const auto bytes = static_cast<int64_t>(plan.workspace_bytes());
       EXPECT_GE(bytes, device.num_threads * 4 * floats) << device.name << ' ' << text;
       EXPECT_LE(bytes, device.num_threads * 6 * floats) << device.name << ' ' << text;
