@@ -26,24 +26,15 @@ int64_t bias_rows(const Problem& problem) {
          (problem.bias_axes.head ? problem.num_heads_q : 1);
 }
 
-// Ranges of the longest sequence; one at least, so that a gradient of nothing is written too.
-int64_t query_ranges(const Problem& problem, const BackwardConfig& config) {
-  return std::max<int64_t>(1, ceil_div(problem.seqlen_q, config.range_m));
-}
+// Of the longest sequence; one at least, so that a gradient of nothing is written too.
 int64_t key_ranges(const Problem& problem, const BackwardConfig& config) {
   return std::max<int64_t>(1, ceil_div(problem.seqlen_k, config.range_n));
 }
 
-// Working memory for a gradient that several items add to and that is not fp32.
-GradientSum partial_sums(Carver& carver, bool is_wanted, int64_t rows, int64_t heads,
-                         int64_t seqlen, int64_t columns) {
-  GradientSum result;
-  if (!is_wanted) return result;
-  result.sums = carver.take<float>(rows * heads * columns);
-  result.sums_map.stride_batch = seqlen * columns;
-  result.sums_map.stride_row = columns;
-  result.sums_map.stride_head = rows * columns;
-  return result;
+// With short ranges each tile would be brought into panels again and again.
+bool shares_tiles(const Problem& problem, const BackwardConfig& config) {
+  constexpr int32_t kLongRange = 1024;
+  return config.range_n < kLongRange && key_ranges(problem, config) > 1;
 }
 
 // Where the pieces of a workspace lie: row states, sums, then the slots.
@@ -52,17 +43,18 @@ struct BackwardWorkspace {
   std::byte* base = nullptr;
   RowStates rows;
   float* bias_per_key = nullptr;  // [bias_rows][seqlen_k]
-  int32_t* progress = nullptr;    // [batch][num_heads_kv][query range]
+  int32_t* progress = nullptr;    // [batch][num_heads_kv][query tile]
   int64_t num_progress = 0;
-  GradientSum dq, dk, dv;
+  GradientSum dq;
+  std::byte* shared_tiles = nullptr;
+  size_t shared_tile_bytes = 0;
 
   BackwardWorkspace(const Problem& problem, const BackwardConfig& config, void* memory)
       : base(static_cast<std::byte*>(memory)) {
     const BackwardShape shape = backward_shape(problem, config);
     Carver carver(memory);
-    const bool is_ragged_q = problem.layout_q == Layout::ragged;
-    const bool is_ragged_k = problem.layout_kv == Layout::ragged;
-    rows.rows = is_ragged_q ? problem.total_q : problem.batch * problem.seqlen_q;
+    const bool is_ragged = problem.layout_q == Layout::ragged;
+    rows.rows = is_ragged ? problem.total_q : problem.batch * problem.seqlen_q;
     const int64_t count = rows.rows * problem.num_heads_q;
     rows.base = carver.take<float>(count);
     rows.weight = carver.take<float>(count);
@@ -72,17 +64,23 @@ struct BackwardWorkspace {
         carver.take<double>(problem.needs_dsink ? problem.batch * problem.num_heads_q * tiles : 0);
     bias_per_key =
         carver.take<float>(sums_per_key(problem) ? bias_rows(problem) * problem.seqlen_k : 0);
-    const int64_t queries = query_ranges(problem, config), keys = key_ranges(problem, config);
-    num_progress = keys > 1 || queries > 1 ? problem.batch * problem.num_heads_kv * queries : 0;
-    progress = carver.take<int32_t>(num_progress);
-    const bool is_narrow = problem.dtype_q != DType::fp32;
-    const int64_t key_rows = is_ragged_k ? problem.total_k : problem.batch * problem.seqlen_k;
-    dq = partial_sums(carver, is_narrow && keys > 1, rows.rows, problem.num_heads_q,
-                      problem.seqlen_q, problem.head_dim);
-    dk = partial_sums(carver, is_narrow && queries > 1, key_rows, problem.num_heads_kv,
-                      problem.seqlen_k, problem.head_dim);
-    dv = partial_sums(carver, is_narrow && queries > 1, key_rows, problem.num_heads_kv,
-                      problem.seqlen_k, problem.value_dim());
+    if (key_ranges(problem, config) > 1) {
+      num_progress = problem.batch * problem.num_heads_kv * tiles;
+      progress = carver.take<int32_t>(num_progress);
+    }
+    if (shares_tiles(problem, config)) {
+      Carver tile(nullptr);
+      TilePanels{tile, shape};
+      shared_tile_bytes = tile.used();
+      shared_tiles = carver.take<std::byte>(problem.batch * problem.num_heads_q * tiles *
+                                            static_cast<int64_t>(shared_tile_bytes));
+    } else if (key_ranges(problem, config) > 1 && problem.dtype_q != DType::fp32) {
+      const int64_t columns = problem.head_dim;
+      dq.sums = carver.take<float>(count * columns);
+      dq.sums_map.stride_batch = problem.seqlen_q * columns;
+      dq.sums_map.stride_row = columns;
+      dq.sums_map.stride_head = rows.rows * columns;
+    }
     slots_at = carver.used();
     Carver slot(nullptr);
     BackwardScratch{slot, shape};
@@ -99,7 +97,7 @@ struct BackwardWork {
   BackwardCall& call;
   const BackwardWorkspace& workspace;
   const Executor& executor;
-  const int64_t num_query_ranges, num_key_ranges;
+  const int64_t num_key_ranges;
   // Of the items at work: these sequences and K/V heads; the next one to take.
   int64_t first_batch = 0, num_batches = 0, first_head = 0, num_heads = 0;
   std::atomic<int64_t> next_item{0};
@@ -112,8 +110,11 @@ struct BackwardWork {
   static void prepare_tile(void* arg, int64_t index, int slot) {
     BackwardWork& work = *static_cast<BackwardWork*>(arg);
     const int64_t tiles = work.call.query_tiles(), heads = work.call.problem.num_heads_q;
+    const int64_t b = index / tiles / heads, h = index / tiles % heads, tile = index % tiles;
     BackwardScratch scratch = work.workspace.scratch(slot, work.call.shape);
-    prepare_rows(work.call, scratch, index / tiles / heads, index / tiles % heads, index % tiles);
+    prepare_rows(work.call, scratch, b, h, tile);
+    if (work.call.shared_tiles == nullptr) return;
+    BackwardItem(work.call, scratch, b, h / work.call.problem.group_size()).share_tile(h, tile);
   }
 
   static void clear_dbias(void* arg, int64_t index, int) {
@@ -137,82 +138,54 @@ struct BackwardWork {
     }
   }
 
-  // Rows that take no part: each by one of the items of its range.
-  void clear_unused_rows(int64_t b, int64_t head_kv, const BackwardItem::Part& part,
-                         bool has_first_keys, bool has_first_queries) const {
+  // Rows that take no part: those of the queries by the first range of keys.
+  void clear_unused_rows(int64_t b, int64_t head_kv, Range keys) const {
     const int64_t group = call.problem.group_size();
-    if (has_first_keys) {
-      for (int64_t h = head_kv * group; h < (head_kv + 1) * group; ++h) {
-        clear_rows(call.dq, b, call.forward.query.sequence(b), h, part.queries,
-                   call.shape.head_dim);
-      }
-    }
-    if (has_first_queries) {
-      const Sequence k = call.forward.key.sequence(b);
-      clear_rows(call.dk, b, k, head_kv, part.keys, call.shape.head_dim);
-      clear_rows(call.dv, b, k, head_kv, part.keys, call.shape.head_dim_v);
-    }
+    const Sequence q = call.forward.query.sequence(b), k = call.forward.key.sequence(b);
+    for (int64_t h = head_kv * group; keys.begin == 0 && h < (head_kv + 1) * group; ++h)
+      clear_rows(call.dq, b, q, h, {0, q.stored}, call.shape.head_dim);
+    clear_rows(call.dk, b, k, head_kv, keys, call.shape.head_dim);
+    clear_rows(call.dv, b, k, head_kv, keys, call.shape.head_dim_v);
   }
 
-  void run_item(int64_t b, int64_t head_kv, int64_t query_range, int64_t key_range,
-                int slot) const {
-    const BackwardConfig& config = call.config;
-    const int64_t queries = call.forward.query.sequence(b).length;
-    const int64_t keys = call.forward.key.sequence(b).length;
-    const int64_t last_queries = std::max<int64_t>(1, ceil_div(queries, config.range_m)) - 1;
-    const int64_t last_keys = std::max<int64_t>(1, ceil_div(keys, config.range_n)) - 1;
-    BackwardItem::Part part{};
-    part.queries = {query_range * config.range_m, (query_range + 1) * config.range_m};
-    part.keys = {key_range * config.range_n, (key_range + 1) * config.range_n};
-    clear_unused_rows(b, head_kv, part, key_range == 0, query_range == 0);
-    if (query_range > last_queries || key_range > last_keys) return;
-    part.queries.end = min_of(part.queries.end, queries);
-    part.keys.end = min_of(part.keys.end, keys);
-    part.is_first_of_dq = key_range == last_keys;
-    part.is_last_of_dq = key_range == 0;
-    part.is_first_of_dkv = query_range == 0;
-    part.is_last_of_dkv = query_range == last_queries;
+  void run_item(int64_t b, int64_t head_kv, int64_t key_range, int slot) const {
+    const int64_t range_n = call.config.range_n;
+    Range keys{key_range * range_n, (key_range + 1) * range_n};
+    clear_unused_rows(b, head_kv, keys);
+    const int64_t num_keys = call.forward.key.sequence(b).length;
+    const int64_t last = std::max<int64_t>(1, ceil_div(num_keys, range_n)) - 1;
+    if (key_range > last) return;
+    keys.end = min_of(keys.end, num_keys);
     BackwardScratch scratch = workspace.scratch(slot, call.shape);
-    BackwardItem(call, scratch, b, head_kv).run(part);
-  }
-
-  // Item n of a head: diagonal by diagonal, queries ascending and keys descending along with them,
-  // so that an item comes after those that add to its sums before it.
-  void place_of(int64_t n, int64_t& query_range, int64_t& steps_of_keys) const {
-    int64_t diagonal = 0;
-    for (;; ++diagonal) {
-      const int64_t first = std::max<int64_t>(0, diagonal - num_key_ranges + 1);
-      const int64_t count = std::min(diagonal, num_query_ranges - 1) - first + 1;
-      if (n < count) {
-        query_range = first + n;
-        steps_of_keys = diagonal - query_range;
-        return;
-      }
-      n -= count;
+    BackwardItem item(call, scratch, b, head_kv);
+    item.start(keys, key_range == 0, key_range == last);
+    const int64_t tiles = ceil_div(call.forward.query.sequence(b).length, call.shape.block_m);
+    int32_t* progress = nullptr;  // of these queries: ranges of keys that they have met
+    if (num_key_ranges > 1) {
+      progress =
+          workspace.progress + (b * call.problem.num_heads_kv + head_kv) * call.query_tiles();
     }
+    for (int64_t tile = tiles - 1; tile >= 0; --tile) {
+      if (progress != nullptr) wait_for(progress[tile], key_range);
+      item.run_tile(tile);
+      if (progress == nullptr) continue;
+      std::atomic_ref(progress[tile])
+          .store(static_cast<int32_t>(key_range + 1), std::memory_order_release);
+    }
+    item.finish();
   }
 
-  // Takes items in their order and waits until what comes before in a sum has been added. Whoever
-  // has an item to finish waits for nobody behind it, so somebody always goes on, even if an
-  // executor has fewer threads than workers or runs them one after the other.
+  // Takes items in their order; a tile waits until the ranges of keys before have met it. Whoever
+  // has an item waits for nobody behind it, so somebody always goes on, even if an executor has
+  // fewer threads than workers or runs them one after the other. Under a causal mask the first
+  // keys are seen by the most queries: long items come first.
   static void work(void* arg, int64_t, int slot) {
     BackwardWork& work = *static_cast<BackwardWork*>(arg);
-    const int64_t per_head = work.num_query_ranges * work.num_key_ranges;
-    const int64_t count = work.num_batches * work.num_heads * per_head;
+    const int64_t ranges = work.num_key_ranges;
+    const int64_t count = work.num_batches * work.num_heads * ranges;
     for (int64_t n = work.next_item++; n < count; n = work.next_item++) {
-      const int64_t b = work.first_batch + n / per_head / work.num_heads;
-      const int64_t head_kv = work.first_head + n / per_head % work.num_heads;
-      int64_t query_range = 0, steps = 0;
-      work.place_of(n % per_head, query_range, steps);
-      const bool has_order = work.workspace.num_progress > 0;
-      int32_t* row = work.workspace.progress +
-                     (b * work.call.problem.num_heads_kv + head_kv) * work.num_query_ranges +
-                     query_range;
-      if (has_order) wait_for(row[0], steps);
-      if (has_order && query_range > 0) wait_for(row[-1], steps + 1);
-      work.run_item(b, head_kv, query_range, work.num_key_ranges - 1 - steps, slot);
-      if (has_order)
-        std::atomic_ref(row[0]).store(static_cast<int32_t>(steps + 1), std::memory_order_release);
+      work.run_item(work.first_batch + n / ranges / work.num_heads,
+                    work.first_head + n / ranges % work.num_heads, n % ranges, slot);
     }
   }
 
@@ -334,14 +307,15 @@ void run_backward(BackwardCall& call, const Executor& executor) {
     return sum;
   };
   call.rows = workspace.rows;
+  call.shared_tiles = workspace.shared_tiles;
+  call.shared_tile_bytes = workspace.shared_tile_bytes;
   call.dq = place(workspace.dq, call.args.dq, problem.layout_q);
-  call.dk = place(workspace.dk, call.args.dk, problem.layout_kv);
-  call.dv = place(workspace.dv, call.args.dv, problem.layout_kv);
+  call.dk = place({}, call.args.dk, problem.layout_kv);
+  call.dv = place({}, call.args.dv, problem.layout_kv);
   if (problem.seqlen_q == 0 && problem.seqlen_k == 0 && !problem.needs_dsink &&
       !problem.needs_dbias)
     return;
-  BackwardWork work{call, workspace, executor, query_ranges(problem, call.config),
-                    key_ranges(problem, call.config)};
+  BackwardWork work{call, workspace, executor, key_ranges(problem, call.config)};
   work.start_dbias();
   work.run(problem.batch * problem.num_heads_q * call.query_tiles(), BackwardWork::prepare_tile);
   work.run_items();

@@ -7,6 +7,7 @@
 #include "cpu/forward_call.h"
 #include "cpu/microkernel_backward.h"
 #include "cpu/scratch.h"
+#include "shared/mask.h"
 
 namespace sirdar::cpu {
 
@@ -25,14 +26,38 @@ struct BackwardShape {
   int64_t score_stride() const { return int64_t{block_n} * width + 16; }
 };
 
+// The rows of a query tile. Transposed: [query panel][column][width], else [column
+// panel][row][width].
+struct TilePanels {
+  float *q_transposed, *dout_transposed, *q, *dout, *dq;
+  int32_t* is_finite;  // q and dout; one element
+
+  TilePanels(Carver& carver, const BackwardShape& shape) {
+    const int64_t d = shape.panels_of(shape.head_dim), d_v = shape.panels_of(shape.head_dim_v);
+    q_transposed = carver.take<float>(int64_t{shape.block_m} * shape.head_dim);
+    dout_transposed = carver.take<float>(int64_t{shape.block_m} * shape.head_dim_v);
+    q = carver.take<float>(d * shape.query_stride());
+    dout = carver.take<float>(d_v * shape.query_stride());
+    dq = carver.take<float>(d * shape.query_stride());
+    is_finite = carver.take<int32_t>(1);
+  }
+};
+
+// Keys of a block that a panel computes: a multiple of `width` into it, up to another or its end.
+struct PanelPart {
+  Range keys;
+  Cover cover = Cover::none;
+};
+
 // The working memory of a slot.
 struct BackwardScratch {
   Scratch terms;  // lanes, masks and bias, as the forward keeps them; no panels of rows
   // Of a key range: [column panel][row][width].
   float *k, *v, *dk, *dv;
   int32_t* k_is_finite;  // [blocks of the range]
-  // Of a query tile. Transposed: [query panel][column][width], else [column panel][row][width].
-  float *q_transposed, *dout_transposed, *q, *dout, *dq;
+  TilePanels own_tile;
+  TilePanels tile;                     // the one at work: own_tile or a shared one
+  PanelPart* parts;                    // [query panel] of the block at work
   const void **dout_rows, **out_rows;  // [block_m]
   float *base, *weight, *delta;        // [block_m]
   float *q_row, *dout_row, *k_row;     // one row as floats
@@ -40,7 +65,8 @@ struct BackwardScratch {
   float *weights, *gradients;
   float *slope, *keep, *dlogit;  // [key][width], of one query panel
 
-  BackwardScratch(Carver& carver, const BackwardShape& shape) : terms(carver, shape.terms) {
+  BackwardScratch(Carver& carver, const BackwardShape& shape)
+      : terms(carver, shape.terms), own_tile(carver, shape), tile(own_tile) {
     const int64_t d = shape.panels_of(shape.head_dim),
                   dv_panels = shape.panels_of(shape.head_dim_v);
     const int64_t block = int64_t{shape.block_n} * shape.width;
@@ -49,11 +75,7 @@ struct BackwardScratch {
     dk = carver.take<float>(d * shape.key_stride());
     dv = carver.take<float>(dv_panels * shape.key_stride());
     k_is_finite = carver.take<int32_t>(shape.range_n / shape.block_n);
-    q_transposed = carver.take<float>(int64_t{shape.block_m} * shape.head_dim);
-    dout_transposed = carver.take<float>(int64_t{shape.block_m} * shape.head_dim_v);
-    q = carver.take<float>(d * shape.query_stride());
-    dout = carver.take<float>(dv_panels * shape.query_stride());
-    dq = carver.take<float>(d * shape.query_stride());
+    parts = carver.take<PanelPart>(shape.num_panels());
     dout_rows = carver.take<const void*>(shape.block_m);
     out_rows = carver.take<const void*>(shape.block_m);
     base = carver.take<float>(shape.block_m);
@@ -116,8 +138,17 @@ struct BackwardCall {
   GradientSum dq, dk, dv;
   RowStates rows;
   BiasGradient dbias;
+  // Query tiles that items share, in panels before the first: [batch][num_heads_q][tile]; null:
+  // each item brings in its own.
+  std::byte* shared_tiles = nullptr;
+  size_t shared_tile_bytes = 0;
 
   BackwardCall(const Problem& problem, const BackwardConfig& config, const Args& args);
+  TilePanels shared_tile(int64_t b, int64_t h, int64_t tile) const {
+    const int64_t index = (b * problem.num_heads_q + h) * query_tiles() + tile;
+    Carver carver(shared_tiles + static_cast<size_t>(index) * shared_tile_bytes);
+    return TilePanels(carver, shape);
+  }
   int64_t query_tiles() const { return (problem.seqlen_q + shape.block_m - 1) / shape.block_m; }
 };
 

@@ -29,13 +29,14 @@ BackwardItem::BackwardItem(const BackwardCall& call, BackwardScratch& scratch, i
                            int64_t head_kv)
     : call_(call), scratch_(scratch), tile_(call, scratch, b), b_(b), head_kv_(head_kv) {}
 
-void BackwardItem::load_sum(const Rows& rows, bool is_first) const {
-  const int width = call_.shape.width;
-  if (is_first) {
-    for (int n = 0; n < call_.shape.panels_of(rows.columns); ++n)
-      std::fill_n(rows.panels + n * rows.panel_stride, int64_t{rows.num_rows} * width, 0.0f);
-    return;
+void BackwardItem::clear_sum(const Rows& rows) const {
+  for (int n = 0; n < call_.shape.panels_of(rows.columns); ++n) {
+    std::fill_n(rows.panels + n * rows.panel_stride, int64_t{rows.num_rows} * call_.shape.width,
+                0.0f);
   }
+}
+
+void BackwardItem::load_sum(const Rows& rows) const {
   const bool is_apart = rows.sum.sums != nullptr;
   const RowMap& map = is_apart ? rows.sum.sums_map : rows.sum.map;
   const float* from = is_apart ? rows.sum.sums : static_cast<const float*>(rows.sum.data);
@@ -69,7 +70,7 @@ BackwardItem::Rows BackwardItem::dq_rows(int64_t h, int64_t first, int64_t num_r
           first,
           static_cast<int>(num_rows),
           call_.shape.head_dim,
-          scratch_.dq,
+          scratch_.tile.dq,
           call_.shape.query_stride()};
 }
 BackwardItem::Rows BackwardItem::dk_rows() const {
@@ -93,29 +94,22 @@ BackwardItem::Rows BackwardItem::dv_rows() const {
           call_.shape.key_stride()};
 }
 
-void BackwardItem::run(const Part& part) {
-  part_ = part;
-  const Range queries = part.queries;
-  const Range seen = key_range(tile_.mask(), queries);
-  const int64_t block_n = call_.shape.block_n;
-  keys_ = part.keys;
-  // The first writes all rows, as does the last where the sum lies elsewhere.
-  if (!part.is_first_of_dkv && !(part.is_last_of_dkv && call_.dk.sums != nullptr)) {
-    keys_.begin = max_of(seen.begin, keys_.begin) / block_n * block_n;
-    keys_.end = min_of((seen.end + block_n - 1) / block_n * block_n, keys_.end);
-  }
-  const bool has_keys = !keys_.empty();
-  if (has_keys) load_keys();
-  const int64_t group = call_.problem.group_size();
-  for (int64_t first = queries.begin; first < queries.end; first += call_.shape.block_m) {
-    for (int64_t g = 0; g < group; ++g) run_tile(head_kv_ * group + g, first);
-  }
-  if (has_keys) store_keys();
+void BackwardItem::start(Range keys, bool is_first, bool is_last) {
+  keys_ = keys;
+  is_first_ = is_first;
+  is_last_ = is_last;
+  Range seen = key_range(tile_.mask(), Range{0, tile_.queries().length});
+  seen = {max_of(seen.begin, keys_.begin), min_of(seen.end, keys_.end)};
+  if (tile_.queries().length > 0 && !seen.empty()) load_keys(seen);
+  clear_sum(dk_rows());
+  clear_sum(dv_rows());
 }
 
-void BackwardItem::load_keys() {
+// The blocks that any query may see.
+void BackwardItem::load_keys(Range seen) {
   const BackwardShape& shape = call_.shape;
-  for (int64_t key = keys_.begin; key < keys_.end; key += shape.block_n) {
+  for (int64_t key = keys_.begin; key < seen.end; key += shape.block_n) {
+    if (key + shape.block_n <= seen.begin) continue;
     const int64_t row = key - keys_.begin;
     const auto load = [&](const TensorView& view, const RowMap& map, int columns, float* to) {
       return call_.backward.load_rows[call_.forward.input_format](
@@ -130,39 +124,56 @@ void BackwardItem::load_keys() {
         load(call_.args.k, call_.forward.k, shape.head_dim, scratch_.k);
     load(call_.args.v, call_.forward.v, shape.head_dim_v, scratch_.v);
   }
-  load_sum(dk_rows(), part_.is_first_of_dkv);
-  load_sum(dv_rows(), part_.is_first_of_dkv);
 }
 
-void BackwardItem::store_keys() {
-  store_sum(dk_rows(), part_.is_last_of_dkv);
-  store_sum(dv_rows(), part_.is_last_of_dkv);
+void BackwardItem::finish() {
+  if (keys_.empty()) return;
+  store_sum(dk_rows(), true);
+  store_sum(dv_rows(), true);
 }
 
-void BackwardItem::run_tile(int64_t h, int64_t first) {
-  const int64_t num_rows = min_of(call_.shape.block_m, part_.queries.end - first);
-  const Rows dq = dq_rows(h, first, num_rows);
+void BackwardItem::run_tile(int64_t tile) {
+  const int64_t group = call_.problem.group_size();
+  for (int64_t g = 0; g < group; ++g) run_tile(head_kv_ * group + g, tile);
+}
+
+void BackwardItem::run_tile(int64_t h, int64_t tile) {
+  const bool is_shared = call_.shared_tiles != nullptr;
+  const int64_t first = tile * call_.shape.block_m;
+  const int64_t num_rows = min_of(call_.shape.block_m, tile_.queries().length - first);
   Range seen = key_range(tile_.mask(), Range{first, first + num_rows});
   seen = {max_of(seen.begin, keys_.begin), min_of(seen.end, keys_.end)};
-  if (seen.empty()) {
-    if (!part_.is_first_of_dq && !(part_.is_last_of_dq && call_.dq.sums != nullptr)) return;
-    load_sum(dq, part_.is_first_of_dq);
-    store_sum(dq, part_.is_last_of_dq);
-    return;
+  const bool ends_elsewhere = is_last_ && (is_shared || call_.dq.sums != nullptr);
+  if (seen.empty() && (is_shared || !is_first_) && !ends_elsewhere) return;
+  scratch_.tile = is_shared ? call_.shared_tile(b_, h, tile) : scratch_.own_tile;
+  if (!seen.empty()) {
+    tile_.start(h, first, &call_.rows, is_shared);
+    if (!is_shared) load_tile();
   }
-  tile_.start(h, first, &call_.rows);
-  load_tile();
-  load_sum(dq, part_.is_first_of_dq);
+  const Rows dq = dq_rows(h, first, num_rows);
+  if (!is_shared) is_first_ ? clear_sum(dq) : load_sum(dq);
   const int64_t block_n = call_.shape.block_n;
   const int64_t first_block = (seen.begin - keys_.begin) / block_n;
-  for (int64_t n = (seen.end - 1 - keys_.begin) / block_n; n >= first_block; --n) {
+  const int64_t num_blocks =
+      seen.empty() ? 0 : (seen.end - 1 - keys_.begin) / block_n + 1 - first_block;
+  for (int64_t n = first_block; n < first_block + num_blocks; ++n) {
     Block block;
     block.row = n * block_n;
     block.keys = {keys_.begin + block.row, min_of(keys_.begin + block.row + block_n, keys_.end)};
     block.is_finite = scratch_.k_is_finite[n] != 0;
     run_block(block);
   }
-  store_sum(dq, part_.is_last_of_dq);
+  if (is_last_ || !is_shared) store_sum(dq, is_last_);
+}
+
+void BackwardItem::share_tile(int64_t h, int64_t tile) {
+  const int64_t first = tile * call_.shape.block_m;
+  const int64_t num_rows = min_of(call_.shape.block_m, tile_.queries().length - first);
+  if (num_rows <= 0) return;
+  scratch_.tile = call_.shared_tile(b_, h, tile);
+  tile_.start(h, first, &call_.rows, false);
+  load_tile();
+  clear_sum(dq_rows(h, first, num_rows));
 }
 
 void BackwardItem::load_tile() {
@@ -185,11 +196,11 @@ void BackwardItem::load_tile() {
     }
     return finite;
   };
-  const bool q_is_finite =
-      load(call_.args.q, call_.forward.q, call_.forward.input_format, shape.head_dim, scratch_.q);
+  const bool q_is_finite = load(call_.args.q, call_.forward.q, call_.forward.input_format,
+                                shape.head_dim, scratch_.tile.q);
   const bool dout_is_finite = load(call_.args.dout, call_.dout, call_.forward.output_format,
-                                   shape.head_dim_v, scratch_.dout);
-  tile_is_finite_ = q_is_finite && dout_is_finite;
+                                   shape.head_dim_v, scratch_.tile.dout);
+  *scratch_.tile.is_finite = q_is_finite && dout_is_finite;
   for (int lane = 0; lane < tile_.num_panels() * shape.width; ++lane) {
     scratch_.dout_rows[lane] = lane < num_rows ? row_at(call_.args.dout, call_.dout, b_, q,
                                                         tile_.first() + lane, tile_.head())
@@ -199,7 +210,7 @@ void BackwardItem::load_tile() {
     const int64_t lane = int64_t{p} * shape.width;
     call_.kernels.pack[call_.forward.output_format][kMaxVectors - 1](
         {.from_rows = scratch_.dout_rows + lane,
-         .panel = scratch_.dout_transposed + lane * shape.head_dim_v,
+         .panel = scratch_.tile.dout_transposed + lane * shape.head_dim_v,
          .length = shape.head_dim_v});
   }
 }
@@ -226,14 +237,14 @@ void BackwardItem::run_block(const Block& block) {
   bool is_whole = true, has_part = false, has_any = false;
   for (int p = 0; p < tile_.num_panels(); ++p) {
     const BackwardTile::Panel panel = tile_.panel(p);
-    const BackwardTile::Part part = tile_.part(panel);
+    const PanelPart& part = scratch_.parts[p] = tile_.part(panel);
     is_whole &= part.cover != Cover::none && part.keys.size() == block.keys.size();
     has_part |= part.cover != Cover::all;
     has_any |= part.cover != Cover::none;
     if (part.cover != Cover::none) run_panel(panel, part, block);
   }
   if (!has_any) return;
-  const bool add_apart = has_part && !tile_is_finite_;
+  const bool add_apart = has_part && *scratch_.tile.is_finite == 0;
   if (add_apart) clear_rows_of_tile(true);
   if (is_whole) {
     add_dkv(block.row, static_cast<int>(block.keys.size()), 0, tile_.num_panels());
@@ -245,7 +256,7 @@ void BackwardItem::run_block(const Block& block) {
   add_visible_rows(block);
 }
 
-void BackwardItem::run_panel(const BackwardTile::Panel& panel, const BackwardTile::Part& part,
+void BackwardItem::run_panel(const BackwardTile::Panel& panel, const PanelPart& part,
                              const Block& block) {
   make_weights(panel, part, block);
   const BackwardShape& shape = call_.shape;
@@ -253,7 +264,7 @@ void BackwardItem::run_panel(const BackwardTile::Panel& panel, const BackwardTil
   if (shape.has_dropout) tile_.keep_factors(panel, part, scratch_.keep);
   call_.backward.gradient({.product = {.a = scratch_.v + (block.row + key) * shape.width,
                                        .a_stride = shape.key_stride(),
-                                       .b = scratch_.dout_transposed + lane * shape.head_dim_v,
+                                       .b = scratch_.tile.dout_transposed + lane * shape.head_dim_v,
                                        .c = gradients(panel.index, key),
                                        .num_rows = static_cast<int>(part.keys.size()),
                                        .depth = shape.head_dim_v,
@@ -273,7 +284,7 @@ void BackwardItem::run_panel(const BackwardTile::Panel& panel, const BackwardTil
   add_visible_keys(panel, part, block);
 }
 
-void BackwardItem::make_weights(const BackwardTile::Panel& panel, const BackwardTile::Part& part,
+void BackwardItem::make_weights(const BackwardTile::Panel& panel, const PanelPart& part,
                                 const Block& block) {
   const int64_t key = part.keys.begin - block.keys.begin;
   float* scores = weights(panel.index, key);
@@ -294,8 +305,7 @@ void BackwardItem::make_weights(const BackwardTile::Panel& panel, const Backward
   call_.backward.weights(args);
 }
 
-void BackwardItem::add_dbias(const BackwardTile::Panel& panel,
-                             const BackwardTile::Part& part) const {
+void BackwardItem::add_dbias(const BackwardTile::Panel& panel, const PanelPart& part) const {
   const BiasGradient& dbias = call_.dbias;
   float* at = dbias.data + b_ * dbias.stride_batch + tile_.head() * dbias.stride_head +
               panel.rows.begin * dbias.stride_query + part.keys.begin * dbias.stride_key;
@@ -306,7 +316,7 @@ void BackwardItem::add_dbias(const BackwardTile::Panel& panel,
   }
 }
 
-void BackwardItem::add_dq(const BackwardTile::Panel& panel, const BackwardTile::Part& part,
+void BackwardItem::add_dq(const BackwardTile::Panel& panel, const PanelPart& part,
                           const Block& block) {
   const BackwardShape& shape = call_.shape;
   const int64_t key = part.keys.begin - block.keys.begin, lane = panel.first_lane;
@@ -315,7 +325,7 @@ void BackwardItem::add_dq(const BackwardTile::Panel& panel, const BackwardTile::
                    .depth = static_cast<int>(part.keys.size())};
   for (int n = 0; n < shape.panels_of(shape.head_dim); ++n) {
     args.b = scratch_.k + n * shape.key_stride() + (block.row + key) * shape.width;
-    args.c = scratch_.dq + n * shape.query_stride() + lane * shape.width;
+    args.c = scratch_.tile.dq + n * shape.query_stride() + lane * shape.width;
     const bool is_narrow = shape.head_dim - n * shape.width <= call_.kernels.lanes;
     call_.backward.accumulate_transposed[is_narrow ? 0 : 1](args);
   }
@@ -331,7 +341,7 @@ void BackwardItem::add_dkv(const Block& block) {
 void BackwardItem::add_stripe(const Block& block, Range keys) {
   const int64_t at = keys.begin - block.keys.begin;
   const auto has = [&](int p) {
-    const Range seen = tile_.part(tile_.panel(p)).keys;
+    const Range seen = scratch_.parts[p].keys;
     return !seen.empty() && seen.begin <= keys.begin && keys.begin < seen.end;
   };
   int begin = 0, end = tile_.num_panels();
@@ -361,8 +371,8 @@ void BackwardItem::add_dkv(int64_t row, int num_keys, int first_panel, int end_p
            .depth = (end_panel - first_panel) * shape.width});
     }
   };
-  add(weights(first_panel, key), scratch_.dout, scratch_.dv, shape.head_dim_v);
-  add(gradients(first_panel, key), scratch_.q, scratch_.dk, shape.head_dim);
+  add(weights(first_panel, key), scratch_.tile.dout, scratch_.dv, shape.head_dim_v);
+  add(gradients(first_panel, key), scratch_.tile.q, scratch_.dk, shape.head_dim);
 }
 
 void BackwardItem::clear_rows_of_tile(bool clear) {
@@ -375,8 +385,8 @@ void BackwardItem::clear_rows_of_tile(bool clear) {
   };
   for (int lane = 0; lane < tile_.num_rows(); ++lane) {
     const float *q = q_row(lane), *dout = dout_row(lane);
-    if (!is_finite(q, shape.head_dim)) set(q, scratch_.q, shape.head_dim, lane);
-    if (!is_finite(dout, shape.head_dim_v)) set(dout, scratch_.dout, shape.head_dim_v, lane);
+    if (!is_finite(q, shape.head_dim)) set(q, scratch_.tile.q, shape.head_dim, lane);
+    if (!is_finite(dout, shape.head_dim_v)) set(dout, scratch_.tile.dout, shape.head_dim_v, lane);
   }
 }
 
@@ -399,7 +409,7 @@ void BackwardItem::add_visible_rows(const Block& block) {
     const bool add_dout = !is_finite(dout, shape.head_dim_v);
     if (!add_q && !add_dout) continue;
     const int p = lane / shape.width, in_panel = lane % shape.width;
-    const Range seen = tile_.part(tile_.panel(p)).keys;
+    const Range seen = scratch_.parts[p].keys;
     for (int64_t key = seen.begin; key < seen.end; ++key) {
       const int64_t n = key - block.keys.begin, row = (block.row + n) * shape.width;
       const float weight = weights(p, n)[in_panel];
@@ -415,8 +425,8 @@ void BackwardItem::add_visible_rows(const Block& block) {
   }
 }
 
-void BackwardItem::add_visible_keys(const BackwardTile::Panel& panel,
-                                    const BackwardTile::Part& part, const Block& block) {
+void BackwardItem::add_visible_keys(const BackwardTile::Panel& panel, const PanelPart& part,
+                                    const Block& block) {
   const BackwardShape& shape = call_.shape;
   for (int64_t key = part.keys.begin; key < part.keys.end; ++key) {
     const float* k = k_row(key);
@@ -424,8 +434,9 @@ void BackwardItem::add_visible_keys(const BackwardTile::Panel& panel,
     const int64_t n = key - block.keys.begin;
     for (int lane = 0; lane < panel.num_lanes; ++lane) {
       if (is_masked(weights(panel.index, n)[lane])) continue;
-      add_row(scratch_.dq + int64_t{panel.first_lane + lane} * shape.width, shape.query_stride(),
-              shape.width, k, shape.head_dim, gradients(panel.index, n)[lane]);
+      add_row(scratch_.tile.dq + int64_t{panel.first_lane + lane} * shape.width,
+              shape.query_stride(), shape.width, k, shape.head_dim,
+              gradients(panel.index, n)[lane]);
     }
   }
 }

@@ -1,9 +1,9 @@
-// One item of the backward pass: a range of keys of one K/V head against a range of its queries.
-// Adds to dk and dv of these keys and to dq of these queries.
+// One item of the backward pass: a range of keys of one K/V head against all of its queries. Makes
+// dk and dv of these keys and adds to dq.
 //
-// The sums of dk and dv run over query tiles in ascending order, within a tile over the query heads
-// of the group; those of dq over key blocks in descending order. As long as items run in an order
-// that respects both, the bits do not depend on how the ranges are cut.
+// The sums of dk and dv run over query tiles in descending order, within a tile over the query
+// heads of the group; those of dq over key blocks in ascending order. As long as each tile meets
+// the ranges of keys in that order, the bits do not depend on how the keys are cut.
 #pragma once
 
 #include "cpu/backward_tile.h"
@@ -14,12 +14,12 @@ class BackwardItem {
  public:
   BackwardItem(const BackwardCall& call, BackwardScratch& scratch, int64_t b, int64_t head_kv);
 
-  // What of a sum is still to come, or done: who is first starts it from 0, who is last rounds it.
-  struct Part {
-    Range queries, keys;
-    bool is_first_of_dq, is_last_of_dq, is_first_of_dkv, is_last_of_dkv;
-  };
-  void run(const Part& part);
+  // Brings a tile that items will share into panels.
+  void share_tile(int64_t h, int64_t tile);
+  // Who is first starts dq from 0, who is last rounds it.
+  void start(Range keys, bool is_first, bool is_last);
+  void run_tile(int64_t tile);  // all query heads of the group
+  void finish();
 
  private:
   struct Block {
@@ -37,24 +37,22 @@ class BackwardItem {
     float* panels;
     int64_t panel_stride;
   };
-  void load_sum(const Rows& rows, bool is_first) const;
+  void clear_sum(const Rows& rows) const;
+  void load_sum(const Rows& rows) const;
   void store_sum(const Rows& rows, bool is_last) const;
   Rows dq_rows(int64_t h, int64_t first, int64_t num_rows) const;
   Rows dk_rows() const;
   Rows dv_rows() const;
 
-  void load_keys();
-  void store_keys();
-  void run_tile(int64_t h, int64_t first);
+  void load_keys(Range seen);
+  void run_tile(int64_t h, int64_t tile);
   void load_tile();
   void run_block(const Block& block);
   // Weights, dS and dq of one panel.
-  void run_panel(const BackwardTile::Panel& panel, const BackwardTile::Part& part,
-                 const Block& block);
-  void make_weights(const BackwardTile::Panel& panel, const BackwardTile::Part& part,
-                    const Block& block);
-  void add_dbias(const BackwardTile::Panel& panel, const BackwardTile::Part& part) const;
-  void add_dq(const BackwardTile::Panel& panel, const BackwardTile::Part& part, const Block& block);
+  void run_panel(const BackwardTile::Panel& panel, const PanelPart& part, const Block& block);
+  void make_weights(const BackwardTile::Panel& panel, const PanelPart& part, const Block& block);
+  void add_dbias(const BackwardTile::Panel& panel, const PanelPart& part) const;
+  void add_dq(const BackwardTile::Panel& panel, const PanelPart& part, const Block& block);
   // dk and dv of the keys of a block.
   void add_dkv(const Block& block);
   void add_dkv(int64_t row, int num_keys, int first_panel, int end_panel);
@@ -65,7 +63,7 @@ class BackwardItem {
   void clear_rows_of_tile(bool clear);
   void clear_keys(const Block& block, bool clear);
   void add_visible_rows(const Block& block);
-  void add_visible_keys(const BackwardTile::Panel& panel, const BackwardTile::Part& part,
+  void add_visible_keys(const BackwardTile::Panel& panel, const PanelPart& part,
                         const Block& block);
   const float* q_row(int lane) const;
   const float* dout_row(int lane) const;
@@ -81,9 +79,8 @@ class BackwardItem {
   BackwardScratch& scratch_;
   BackwardTile tile_;
   int64_t b_, head_kv_;
-  Part part_{};
-  Range keys_;                  // of the range, those that any of its queries may see, or all
-  bool tile_is_finite_ = true;  // Q and dO
+  Range keys_;
+  bool is_first_ = false, is_last_ = false;
 };
 
 }  // namespace sirdar::cpu

@@ -41,9 +41,6 @@ Status check(const BackwardConfig& config) {
   };
   if (!is_multiple(config.block_m, width, kMaxBlock)) return bad_block("block_m", config.block_m);
   if (!is_multiple(config.block_n, width, kMaxBlock)) return bad_block("block_n", config.block_n);
-  if (!is_multiple(config.range_m, config.block_m, kMaxRange))
-    return invalid(fmt::format("range_m={} is not a multiple of block_m={} up to {}; choose one.",
-                               config.range_m, config.block_m, kMaxRange));
   if (!is_multiple(config.range_n, config.block_n, kMaxRange))
     return invalid(fmt::format("range_n={} is not a multiple of block_n={} up to {}; choose one.",
                                config.range_n, config.block_n, kMaxRange));
@@ -53,9 +50,9 @@ Status check(const BackwardConfig& config) {
   return {};
 }
 
-// Long ranges load Q, dO and dq less often; short ones keep all threads busy. The bits are the
-// same.
-void choose_ranges(const Problem& problem, BackwardConfig& config) {
+// Long ranges bring Q, dO and dq into panels less often; short ones keep all threads busy. The bits
+// are the same.
+void choose_range(const Problem& problem, BackwardConfig& config) {
   constexpr int64_t kRangeBytes = 4 << 20;  // K, V, dk and dv of a range; they are streamed
   const int64_t row_bytes = 8 * (problem.head_dim + problem.value_dim());
   const auto ranges = [&](int64_t count) {
@@ -67,9 +64,6 @@ void choose_ranges(const Problem& problem, BackwardConfig& config) {
   blocks = std::clamp<int64_t>(ranges(1), 1, blocks);
   while (blocks > 1 && heads < wanted && heads * ranges(blocks) < wanted) blocks = (blocks + 1) / 2;
   config.range_n = static_cast<int32_t>(blocks) * config.block_n;
-  // With heads enough, an item takes all queries.
-  const int64_t rows = heads >= wanted ? kMaxRange : config.range_n;
-  config.range_m = static_cast<int32_t>(rows / config.block_m) * config.block_m;
 }
 
 Result<Config> configure(const Problem& problem, const Device& device, const PlanOptions& options) {
@@ -81,7 +75,7 @@ Result<Config> configure(const Problem& problem, const Device& device, const Pla
   config.block_m = config.block_n =
       std::max(width, std::max(problem.head_dim, problem.value_dim()) <= 256 ? 128 : 64);
   config.num_threads = std::min(device.num_threads, kMaxThreads);
-  choose_ranges(problem, config);
+  choose_range(problem, config);
   if (Status status = override_fields(config, options.knobs); !status.ok()) return status;
   if (config.isa != isa.value()) {
     const Result<Isa> forced = choose_isa(device, std::string(name_of(config.isa)));

@@ -77,11 +77,12 @@ class RowPass {
         scratch_.out_rows[lane] = row_at(call_.args.out, call_.out, b_, q, i, h_);
       }
       pack({.from_rows = scratch_.dout_rows + first,
-            .panel = scratch_.dout_transposed,
+            .panel = scratch_.tile.dout_transposed,
             .length = columns});
-      pack({.from_rows = scratch_.out_rows + first, .panel = scratch_.dout, .length = columns});
-      call_.backward.dot({.a = scratch_.dout_transposed,
-                          .b = scratch_.dout,
+      pack(
+          {.from_rows = scratch_.out_rows + first, .panel = scratch_.tile.dout, .length = columns});
+      call_.backward.dot({.a = scratch_.tile.dout_transposed,
+                          .b = scratch_.tile.dout,
                           .sums = scratch_.delta + first,
                           .depth = columns});
     }
@@ -128,7 +129,7 @@ class RowPass {
 
   // Maximum and sum of every row of the tile, as the forward makes them, into scratch.terms.total.
   void soften(int64_t begin) {
-    tile_.start(h_, begin, nullptr);
+    tile_.start(h_, begin, nullptr, false);
     const AccumulatorState& state = scratch_.terms.total;
     std::fill_n(state.row_max, call_.shape.block_m, -kInf);
     std::fill_n(state.row_sum, call_.shape.block_m, 0.0f);
@@ -152,7 +153,7 @@ class RowPass {
   }
 
   void soften_panel(const BackwardTile::Panel& panel, Range block) {
-    const BackwardTile::Part part = tile_.part(panel);
+    const PanelPart part = tile_.part(panel);
     if (part.cover == Cover::none) return;
     const int num_keys = static_cast<int>(part.keys.size());
     tile_.logits(panel, part, scratch_.k + (part.keys.begin - block.begin) * call_.shape.width,

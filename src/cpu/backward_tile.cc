@@ -21,7 +21,7 @@ BackwardTile::BackwardTile(const BackwardCall& call, BackwardScratch& scratch, i
       k_(call.forward.key.sequence(b)),
       mask_(structured_mask(call.problem.mask, q_.length, k_.length)) {}
 
-void BackwardTile::start(int64_t h, int64_t first, const RowStates* states) {
+void BackwardTile::start(int64_t h, int64_t first, const RowStates* states, bool is_packed) {
   h_ = h;
   first_ = first;
   num_rows_ = static_cast<int>(
@@ -53,11 +53,12 @@ void BackwardTile::start(int64_t h, int64_t first, const RowStates* states) {
     lanes.lo[lane] = mask_.lo(i);
     lanes.hi[lane] = mask_.hi(i);
   }
+  if (is_packed) return;
   for (int p = 0; p < num_panels(); ++p) {
     const int64_t lane = int64_t{p} * call_.shape.width;
     call_.kernels.pack[call_.forward.input_format][kMaxVectors - 1](
         {.from_rows = lanes.from_rows + lane,
-         .panel = scratch_.q_transposed + lane * call_.shape.head_dim,
+         .panel = scratch_.tile.q_transposed + lane * call_.shape.head_dim,
          .length = call_.shape.head_dim});
   }
 }
@@ -86,8 +87,8 @@ void BackwardTile::start_block(Range block) {
     block_documents_ = terms_.load_documents(b_, block, scratch_.terms.document_k);
 }
 
-BackwardTile::Part BackwardTile::part(const Panel& panel) const {
-  Part result;
+PanelPart BackwardTile::part(const Panel& panel) const {
+  PanelPart result;
   const Range seen = key_range(mask_, panel.rows);
   const Range common = {max_of(seen.begin, block_.begin), min_of(seen.end, block_.end)};
   if (common.empty()) return result;
@@ -99,21 +100,27 @@ BackwardTile::Part BackwardTile::part(const Panel& panel) const {
   result.cover = coverage(mask_, panel.rows, result.keys);
   if (call_.problem.has_document)
     result.cover = both(result.cover, coverage(panel.documents, block_documents_));
-  if (!panel.is_whole || terms_.has_pair_tensors()) result.cover = both(result.cover, Cover::part);
+  if (!panel.is_whole) result.cover = both(result.cover, Cover::part);
+  if (result.cover != Cover::none && terms_.has_pair_tensors()) {
+    result.cover =
+        both(result.cover, terms_.pair_cover(panel.first_lane, panel.num_lanes, result.keys));
+  }
   if (result.cover == Cover::none) result.keys = {};
   return result;
 }
 
-void BackwardTile::logits(const Panel& panel, const Part& part, const float* k, float* scores) {
+void BackwardTile::logits(const Panel& panel, const PanelPart& part, const float* k,
+                          float* scores) {
   const BackwardShape& shape = call_.shape;
   const int num_keys = static_cast<int>(part.keys.size());
-  call_.backward.scores({.a = k,
-                         .a_stride = shape.key_stride(),
-                         .b = scratch_.q_transposed + int64_t{panel.first_lane} * shape.head_dim,
-                         .c = scores,
-                         .num_rows = num_keys,
-                         .depth = shape.head_dim,
-                         .scale = call_.forward.scale});
+  call_.backward.scores(
+      {.a = k,
+       .a_stride = shape.key_stride(),
+       .b = scratch_.tile.q_transposed + int64_t{panel.first_lane} * shape.head_dim,
+       .c = scores,
+       .num_rows = num_keys,
+       .depth = shape.head_dim,
+       .scale = call_.forward.scale});
   if (shape.has_softcap) {
     call_.backward.softcap({.scores = scores,
                             .slope = scratch_.slope,
@@ -130,7 +137,7 @@ void BackwardTile::logits(const Panel& panel, const Part& part, const float* k, 
   call_.kernels.logits[kMaxVectors - 1](args);
 }
 
-void BackwardTile::keep_factors(const Panel& panel, const Part& part, float* keep) const {
+void BackwardTile::keep_factors(const Panel& panel, const PanelPart& part, float* keep) const {
   const Dropout& dropout = call_.forward.dropout;
   std::fill_n(keep, part.keys.size() * call_.shape.width, static_cast<float>(dropout.keep_scale));
   call_.kernels.drop[kMaxVectors - 1]({.p = keep,
@@ -143,7 +150,7 @@ void BackwardTile::keep_factors(const Panel& panel, const Part& part, float* kee
                                        .num_keys = static_cast<int>(part.keys.size())});
 }
 
-BackwardTile::Masks BackwardTile::masks(const Panel& panel, const Part& part) {
+BackwardTile::Masks BackwardTile::masks(const Panel& panel, const PanelPart& part) {
   Scratch& lanes = scratch_.terms;
   const auto in_run = [&](int64_t key) {
     return static_cast<int32_t>(std::clamp<int64_t>(key - part.keys.begin, 0, part.keys.size()));

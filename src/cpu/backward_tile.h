@@ -16,19 +16,15 @@ class BackwardTile {
     Range rows;     // their query positions
     DocumentRange documents;
   };
-  // Keys of a block that a panel computes: a multiple of `width` into it, up to another or its end.
-  struct Part {
-    Range keys;
-    Cover cover = Cover::none;
-  };
 
   BackwardTile(const BackwardCall& call, BackwardScratch& scratch, int64_t b);
 
   const Sequence& queries() const { return q_; }
   const Sequence& keys() const { return k_; }
   const StructuredMask& mask() const { return mask_; }
-  // Takes the queries of head h from `first` on. With `states`, rows that take no part see no key.
-  void start(int64_t h, int64_t first, const RowStates* states);
+  // Takes the queries of head h from `first` on, and packs them if they have not been. With
+  // `states`, rows that take no part see no key.
+  void start(int64_t h, int64_t first, const RowStates* states, bool is_packed);
   int64_t head() const { return h_; }
   int64_t first() const { return first_; }
   int num_rows() const { return num_rows_; }
@@ -41,18 +37,18 @@ class BackwardTile {
 
   // Before part() and logits() of a block: reads its document ids.
   void start_block(Range block);
-  Part part(const Panel& panel) const;
+  PanelPart part(const Panel& panel) const;
   // scores[key][lane] of the part's keys, not masked; `k` is the first of them, in panels. The
   // slopes of the soft-cap go to scratch.
-  void logits(const Panel& panel, const Part& part, const float* k, float* scores);
+  void logits(const Panel& panel, const PanelPart& part, const float* k, float* scores);
   // Where pairs are masked: what tells which, for the keys last given to logits().
   struct Masks {
     const int32_t *lo, *hi, *document_q, *document_k;
     const float* bias;
   };
-  Masks masks(const Panel& panel, const Part& part);
+  Masks masks(const Panel& panel, const PanelPart& part);
   // Dropout: keep[key][lane] of the part.
-  void keep_factors(const Panel& panel, const Part& part, float* keep) const;
+  void keep_factors(const Panel& panel, const PanelPart& part, float* keep) const;
 
  private:
   const BackwardCall& call_;
