@@ -33,11 +33,12 @@ struct TilePanels {
   int32_t* is_finite;  // q and dout; one element
 
   TilePanels(Carver& carver, const BackwardShape& shape) {
-    const int64_t d = shape.panels_of(shape.head_dim), d_v = shape.panels_of(shape.head_dim_v);
+    const int64_t d = shape.panels_of(shape.head_dim),
+                  value_panels = shape.panels_of(shape.head_dim_v);
     q_transposed = carver.take<float>(int64_t{shape.block_m} * shape.head_dim);
     dout_transposed = carver.take<float>(int64_t{shape.block_m} * shape.head_dim_v);
     q = carver.take<float>(d * shape.query_stride());
-    dout = carver.take<float>(d_v * shape.query_stride());
+    dout = carver.take<float>(value_panels * shape.query_stride());
     dq = carver.take<float>(d * shape.query_stride());
     is_finite = carver.take<int32_t>(1);
   }
