@@ -9,6 +9,7 @@
 #include "cpu/backward_item.h"
 #include "cpu/backward_rows.h"
 #include "cpu/dispatch.h"
+#include "cpu/flush_denormals.h"
 
 namespace sirdar::cpu {
 namespace {
@@ -49,10 +50,12 @@ struct BackwardWorkspace {
   std::byte* shared_tiles = nullptr;
   size_t shared_tile_bytes = 0;
 
-  BackwardWorkspace(const Problem& problem, const BackwardConfig& config, void* memory)
+  BackwardWorkspace(const Problem& problem, const BackwardConfig& config,
+                    const Expressions* expressions, void* memory)
       : base(static_cast<std::byte*>(memory)) {
-    const BackwardShape shape = backward_shape(problem, config);
+    const BackwardShape shape = backward_shape(problem, config, expressions);
     Carver carver(memory);
+    if (expressions != nullptr) BoundExpressions{carver, *expressions};
     const bool is_ragged = problem.layout_q == Layout::ragged;
     rows.rows = is_ragged ? problem.total_q : problem.batch * problem.seqlen_q;
     const int64_t count = rows.rows * problem.num_heads_q;
@@ -109,6 +112,7 @@ struct BackwardWork {
 
   static void prepare_tile(void* arg, int64_t index, int slot) {
     BackwardWork& work = *static_cast<BackwardWork*>(arg);
+    const FlushDenormals flush(work.call.forward.flushes_denormals);
     const int64_t tiles = work.call.query_tiles(), heads = work.call.problem.num_heads_q;
     const int64_t b = index / tiles / heads, h = index / tiles % heads, tile = index % tiles;
     BackwardScratch scratch = work.workspace.scratch(slot, work.call.shape);
@@ -181,12 +185,21 @@ struct BackwardWork {
   // keys are seen by the most queries: long items come first.
   static void work(void* arg, int64_t, int slot) {
     BackwardWork& work = *static_cast<BackwardWork*>(arg);
+    const FlushDenormals flush(work.call.forward.flushes_denormals);
     const int64_t ranges = work.num_key_ranges;
     const int64_t count = work.num_batches * work.num_heads * ranges;
     for (int64_t n = work.next_item++; n < count; n = work.next_item++) {
       work.run_item(work.first_batch + n / ranges / work.num_heads,
                     work.first_head + n / ranges % work.num_heads, n % ranges, slot);
     }
+  }
+
+  // All of a sequence and head, one item after the other.
+  static void run_head(void* arg, int64_t index, int slot) {
+    const BackwardWork& work = *static_cast<BackwardWork*>(arg);
+    const FlushDenormals flush(work.call.forward.flushes_denormals);
+    for (int64_t key_range = 0; key_range < work.num_key_ranges; ++key_range)
+      work.run_item(work.first_batch, work.first_head + index, key_range, slot);
   }
 
   static void wait_for(int32_t& progress, int64_t steps) {
@@ -202,10 +215,22 @@ struct BackwardWork {
     num_batches = split_batch ? 1 : problem.batch;
     num_heads = split_heads ? 1 : problem.num_heads_kv;
     std::fill_n(workspace.progress, workspace.num_progress, 0);
+    if (call.shape.needs_dtensors) return run_heads(split_heads ? 1 : call.dtensors.num_sums());
     for (first_batch = 0; first_batch < problem.batch; first_batch += num_batches) {
       for (first_head = 0; first_head < problem.num_heads_kv; first_head += num_heads) {
         next_item = 0;
         run(call.config.num_threads, work);
+      }
+    }
+  }
+
+  // Where heads add to sums of tensors: at once those that have sums of their own.
+  void run_heads(int64_t at_once) {
+    const Problem& problem = call.problem;
+    for (first_batch = 0; first_batch < problem.batch; ++first_batch) {
+      for (first_head = 0; first_head < problem.num_heads_kv; first_head += at_once) {
+        num_heads = std::min(at_once, problem.num_heads_kv - first_head);
+        run(num_heads, run_head);
       }
     }
   }
@@ -257,7 +282,8 @@ struct BackwardWork {
 
 }  // namespace
 
-BackwardShape backward_shape(const Problem& problem, const BackwardConfig& config) {
+BackwardShape backward_shape(const Problem& problem, const BackwardConfig& config,
+                             const Expressions* expressions) {
   const MicroKernels& kernels = kernels_for(config.isa);
   BackwardShape shape;
   shape.width = kMaxVectors * kernels.lanes;
@@ -269,6 +295,9 @@ BackwardShape backward_shape(const Problem& problem, const BackwardConfig& confi
   shape.has_softcap = problem.softcap > 0;
   shape.has_dropout = problem.dropout_p > 0;
   shape.needs_dbias = problem.needs_dbias;
+  shape.has_score_mod = !problem.score_mod.empty();
+  shape.needs_dtensors = needs_dtensors(problem);
+  shape.terms.expressions = expressions;
   shape.terms.width = shape.width;
   shape.terms.num_panels = shape.terms.state_panels = shape.num_panels();
   shape.terms.block_n = config.block_n;
@@ -279,28 +308,35 @@ BackwardShape backward_shape(const Problem& problem, const BackwardConfig& confi
 }
 
 BackwardCall::BackwardCall(const Problem& problem_in, const BackwardConfig& config_in,
-                           const Args& args_in)
+                           const Args& args_in, const Expressions* expressions)
     : problem(problem_in),
       config(config_in),
       args(args_in),
       kernels(kernels_for(config.isa)),
       backward(backward_kernels_for(config.isa)),
-      shape(backward_shape(problem, config)),
+      shape(backward_shape(problem, config, expressions)),
       forward_config{config.isa, config.block_m, config.block_n, 1, config.num_threads},
-      forward(problem, forward_config, args, nullptr),
+      forward(problem, forward_config, args, expressions),
       out(forward.out),
       dout(row_map(args.dout, problem.layout_q)),
       lse(row_statistics_map(args.lse, problem.layout_q)) {
   if (problem.has_dlse) dlse = row_statistics_map(args.dlse, problem.layout_q);
 }
 
-size_t backward_workspace_bytes(const Problem& problem, const BackwardConfig& config) {
-  return BackwardWorkspace(problem, config, nullptr).total;
+size_t backward_workspace_bytes(const Problem& problem, const BackwardConfig& config,
+                                const Expressions* expressions) {
+  return BackwardWorkspace(problem, config, expressions, nullptr).total;
 }
 
-void run_backward(BackwardCall& call, const Executor& executor) {
+Status run_backward(BackwardCall& call, const Executor& executor) {
   const Problem& problem = call.problem;
-  const BackwardWorkspace workspace(problem, call.config, call.args.workspace);
+  if (!call.dtensors.start(problem, call.args)) {
+    return {
+        StatusCode::out_of_memory,
+        "dtensors: the sums of their gradients do not fit into memory; make the tensors smaller."};
+  }
+  const BackwardWorkspace workspace(problem, call.config, call.shape.terms.expressions,
+                                    call.args.workspace);
   const auto place = [](GradientSum sum, const TensorView& view, Layout layout) {
     sum.data = view.data;
     sum.map = row_map(view, layout);
@@ -313,14 +349,16 @@ void run_backward(BackwardCall& call, const Executor& executor) {
   call.dk = place({}, call.args.dk, problem.layout_kv);
   call.dv = place({}, call.args.dv, problem.layout_kv);
   if (problem.seqlen_q == 0 && problem.seqlen_k == 0 && !problem.needs_dsink &&
-      !problem.needs_dbias)
-    return;
+      !problem.needs_dbias && !call.shape.needs_dtensors)
+    return {};
   BackwardWork work{call, workspace, executor, key_ranges(problem, call.config)};
   work.start_dbias();
   work.run(problem.batch * problem.num_heads_q * call.query_tiles(), BackwardWork::prepare_tile);
   work.run_items();
   work.finish_dbias();
   work.finish_dsink();
+  call.dtensors.finish(call.args);
+  return {};
 }
 
 }  // namespace sirdar::cpu

@@ -6,9 +6,11 @@
 namespace sirdar::cpu {
 
 // Bytes of Args::workspace: scratch for each slot and a few numbers per query row.
-size_t backward_workspace_bytes(const Problem& problem, const BackwardConfig& config);
+size_t backward_workspace_bytes(const Problem& problem, const BackwardConfig& config,
+                                const Expressions* expressions);
 
-// Writes every output; call.rows and call.dbias are filled in here.
-void run_backward(BackwardCall& call, const Executor& executor);
+// Writes every output, or none if memory cannot be had; call.rows, call.dbias and call.dtensors are
+// filled in here.
+Status run_backward(BackwardCall& call, const Executor& executor);
 
 }  // namespace sirdar::cpu

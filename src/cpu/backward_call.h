@@ -7,6 +7,7 @@
 #include "cpu/forward_call.h"
 #include "cpu/microkernel_backward.h"
 #include "cpu/scratch.h"
+#include "cpu/tensor_gradients.h"
 #include "shared/mask.h"
 
 namespace sirdar::cpu {
@@ -17,6 +18,7 @@ struct BackwardShape {
   int width = 0, block_m = 0, block_n = 0, range_n = 0;
   int head_dim = 0, head_dim_v = 0;
   bool has_softcap = false, has_dropout = false, needs_dbias = false;
+  bool has_score_mod = false, needs_dtensors = false;
   TileShape terms;  // of the part of the forward's scratch that logit terms use
 
   int num_panels() const { return block_m / width; }
@@ -64,7 +66,9 @@ struct BackwardScratch {
   float *q_row, *dout_row, *k_row;     // one row as floats
   // Of a tile and a block: [query panel][key][width].
   float *weights, *gradients;
-  float *slope, *keep, *dlogit;  // [key][width], of one query panel
+  // [key][width], of one query panel.
+  float *slope, *keep, *dlogit;
+  float *mod_slope, *mod_input, *dvalue;  // of a score_mod, what it is given, and its gradient
 
   BackwardScratch(Carver& carver, const BackwardShape& shape)
       : terms(carver, shape.terms), own_tile(carver, shape), tile(own_tile) {
@@ -90,6 +94,9 @@ struct BackwardScratch {
     slope = carver.take<float>(shape.has_softcap ? block : 0);
     keep = carver.take<float>(shape.has_dropout ? block : 0);
     dlogit = carver.take<float>(shape.needs_dbias ? block : 0);
+    mod_slope = carver.take<float>(shape.has_score_mod ? block : 0);
+    mod_input = carver.take<float>(shape.needs_dtensors ? block : 0);
+    dvalue = carver.take<float>(shape.needs_dtensors ? block : 0);
   }
 };
 
@@ -124,7 +131,8 @@ struct BiasGradient {
   int64_t stride_batch = 0, stride_head = 0, stride_query = 0, stride_key = 0;
 };
 
-BackwardShape backward_shape(const Problem& problem, const BackwardConfig& config);
+BackwardShape backward_shape(const Problem& problem, const BackwardConfig& config,
+                             const Expressions* expressions);
 
 struct BackwardCall {
   const Problem& problem;
@@ -144,7 +152,12 @@ struct BackwardCall {
   std::byte* shared_tiles = nullptr;
   size_t shared_tile_bytes = 0;
 
-  BackwardCall(const Problem& problem, const BackwardConfig& config, const Args& args);
+  TensorGradients dtensors;
+
+  // `expressions` are those of the problem, null where it has none; what they read lies at the
+  // start of the workspace.
+  BackwardCall(const Problem& problem, const BackwardConfig& config, const Args& args,
+               const Expressions* expressions);
   TilePanels shared_tile(int64_t b, int64_t h, int64_t tile) const {
     const int64_t index = (b * problem.num_heads_q + h) * query_tiles() + tile;
     Carver carver(shared_tiles + static_cast<size_t>(index) * shared_tile_bytes);

@@ -233,7 +233,7 @@ const float* BackwardItem::k_row(int64_t key) const {
 }
 
 void BackwardItem::run_block(const Block& block) {
-  tile_.start_block(block.keys);
+  if (!tile_.start_block(block.keys)) return;
   bool is_whole = true, has_part = false, has_any = false;
   for (int p = 0; p < tile_.num_panels(); ++p) {
     const BackwardTile::Panel panel = tile_.panel(p);
@@ -274,8 +274,11 @@ void BackwardItem::run_panel(const BackwardTile::Panel& panel, const PanelPart& 
                            .delta = scratch_.delta + lane,
                            .slope = shape.has_softcap ? scratch_.slope : nullptr,
                            .dlogit = shape.needs_dbias ? scratch_.dlogit : nullptr,
+                           .mod_slope = shape.has_score_mod ? scratch_.mod_slope : nullptr,
+                           .dvalue = shape.needs_dtensors ? scratch_.dvalue : nullptr,
                            .has_masks = part.cover == Cover::part});
   if (shape.needs_dbias) add_dbias(panel, part);
+  if (shape.needs_dtensors) tile_.add_dtensors(panel, part);
   const bool add_apart = part.cover == Cover::part && !block.is_finite;
   if (add_apart) clear_keys(block, true);
   add_dq(panel, part, block);
@@ -302,7 +305,30 @@ void BackwardItem::make_weights(const BackwardTile::Panel& panel, const PanelPar
     args.document_q = masks.document_q;
     args.document_k = masks.document_k;
   }
-  call_.backward.weights(args);
+  if (part.cover == Cover::part && tile_.is_cut(panel)) {
+    make_cut_weights(panel, part, args);
+  } else {
+    call_.backward.weights(args);
+  }
+}
+
+// A mask_mod is looked at in strips.
+void BackwardItem::make_cut_weights(const BackwardTile::Panel& panel, const PanelPart& part,
+                                    const WeightArgs& whole) {
+  WeightArgs args = whole;
+  for (int first = 0; first < whole.num_keys; first += kStripKeys) {
+    const int64_t at = int64_t{first} * call_.shape.width;
+    args.num_keys = std::min(kStripKeys, whole.num_keys - first);
+    args.first_key = first;
+    args.scores = whole.scores + at;
+    if (whole.bias != nullptr) args.bias = whole.bias + at;
+    if (whole.document_k != nullptr) args.document_k = whole.document_k + first;
+    const TileExpressions::Visible rows =
+        tile_.visible(panel, part.keys.begin + first, args.num_keys);
+    args.visible = rows.first;
+    args.visible_stride = rows.stride;
+    call_.backward.weights(args);
+  }
 }
 
 void BackwardItem::add_dbias(const BackwardTile::Panel& panel, const PanelPart& part) const {

@@ -51,6 +51,8 @@ class BackwardItem {
   // Weights, dS and dq of one panel.
   void run_panel(const BackwardTile::Panel& panel, const PanelPart& part, const Block& block);
   void make_weights(const BackwardTile::Panel& panel, const PanelPart& part, const Block& block);
+  void make_cut_weights(const BackwardTile::Panel& panel, const PanelPart& part,
+                        const WeightArgs& whole);
   void add_dbias(const BackwardTile::Panel& panel, const PanelPart& part) const;
   void add_dq(const BackwardTile::Panel& panel, const PanelPart& part, const Block& block);
   // dk and dv of the keys of a block.

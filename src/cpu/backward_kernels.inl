@@ -148,6 +148,18 @@ struct GradientRows {
         for (int w = 0; w < kMaxVectors; ++w)
           acc[r][w] = select(is_masked(p + r * kWidth + w * kLanes), all(0.0f), acc[r][w]);
     }
+    if (args.dvalue != nullptr) store_block(args.dvalue + at, acc);
+    if (args.mod_slope != nullptr) {
+      // Where nothing is handed down the slope may be anything.
+      const F zero = all(0.0f);
+#pragma GCC unroll 8
+      for (int r = 0; r < rows; ++r) {
+        for (int w = 0; w < kMaxVectors; ++w) {
+          const F slope = load(args.mod_slope + at + r * kWidth + w * kLanes);
+          acc[r][w] = select(equal(acc[r][w], zero), zero, mul(acc[r][w], slope));
+        }
+      }
+    }
     if (args.dlogit != nullptr) store_block(args.dlogit + at, acc);
     if (args.slope != nullptr) {
 #pragma GCC unroll 8
@@ -207,8 +219,11 @@ __attribute__((noinline)) void gradient_block(const GradientArgs& args) {
 
 // Which lanes see key j.
 inline M visible_lanes(const WeightArgs& args, int j, int lane) {
-  M visible = both(less_int(load_int(args.lo + lane), all_int(j + 1)),
-                   less_int(all_int(j), load_int(args.hi + lane)));
+  const int key = args.first_key + j;
+  M visible = both(less_int(load_int(args.lo + lane), all_int(key + 1)),
+                   less_int(all_int(key), load_int(args.hi + lane)));
+  if (args.visible != nullptr)
+    visible = both(visible, holds(load_int(args.visible + j * args.visible_stride + lane)));
   if (args.document_q != nullptr) {
     visible =
         both(visible, equal_int(load_int(args.document_q + lane), all_int(args.document_k[j])));

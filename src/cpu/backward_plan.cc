@@ -59,7 +59,9 @@ void choose_range(const Problem& problem, BackwardConfig& config) {
     return (problem.seqlen_k + count * config.block_n - 1) / (count * config.block_n);
   };
   const int64_t heads = problem.batch * problem.num_heads_kv;
-  const int64_t wanted = config.num_threads == 1 ? 1 : int64_t{4} * config.num_threads;
+  // Gradients of tensors are summed pair by pair in the order of the ranges, head by head.
+  const bool is_fixed = config.num_threads == 1 || needs_dtensors(problem);
+  const int64_t wanted = is_fixed ? 1 : int64_t{4} * config.num_threads;
   int64_t blocks = std::max<int64_t>(1, kRangeBytes / row_bytes / config.block_n);
   blocks = std::clamp<int64_t>(ranges(1), 1, blocks);
   while (blocks > 1 && heads < wanted && heads * ranges(blocks) < wanted) blocks = (blocks + 1) / 2;
@@ -87,8 +89,11 @@ Result<Config> configure(const Problem& problem, const Device& device, const Pla
 
 std::string print(const Config& config) { return print_fields(config.as<BackwardConfig>()); }
 
+std::shared_ptr<const void> prepare(const Problem& problem) { return Expressions::of(problem); }
+
 size_t workspace_bytes(const Problem& problem, const Config& config) {
-  return backward_workspace_bytes(problem, config.as<BackwardConfig>());
+  return backward_workspace_bytes(problem, config.as<BackwardConfig>(),
+                                  Expressions::of(problem).get());
 }
 
 Status run(const Plan::State& state, const Args& args, Stream) {
@@ -98,9 +103,9 @@ Status run(const Plan::State& state, const Args& args, Stream) {
   if (const Result<Isa> isa = choose_isa(host, std::string(name_of(config.isa))); !isa.ok())
     return isa.status();
   const Executor* executor = state.options.executor;
-  BackwardCall call(state.problem, config, args);
-  run_backward(call, executor != nullptr ? *executor : default_executor());
-  return {};
+  const auto* expressions = static_cast<const Expressions*>(state.prepared.get());
+  BackwardCall call(state.problem, config, args, expressions);
+  return run_backward(call, executor != nullptr ? *executor : default_executor());
 }
 
 }  // namespace
@@ -113,11 +118,13 @@ const Implementation kCpuBackward = {
                    feature::softcap | feature::bias | feature::alibi | feature::sink |
                    feature::dropout | feature::dlse | feature::dbias | feature::dsink |
                    feature::top_left | feature::dtype_fp32 | feature::dtype_bf16 |
-                   feature::dtype_fp16 | feature::dtype_out,
+                   feature::dtype_fp16 | feature::dtype_out | feature::mask_mod |
+                   feature::score_mod | feature::dtensor,
     .supports = supports,
     .configure = configure,
     .print = print,
     .workspace_bytes = workspace_bytes,
+    .prepare = prepare,
     .run = run,
 };
 

@@ -139,7 +139,7 @@ class RowPass {
     for (Position key = seen.begin / block_n * block_n; key < min_of(seen.end, k.length);
          key += block_n) {
       const Range block{key, min_of(key + block_n, k.length)};
-      tile_.start_block(block);
+      if (!tile_.start_block(block)) continue;
       const int64_t head_kv = h_ / call_.problem.group_size();
       call_.backward.load_rows[call_.forward.input_format](
           {.rows = row_at(call_.args.k, call_.forward.k, b_, k, key, head_kv),
@@ -165,13 +165,10 @@ class RowPass {
                    .max_out = scratch_.terms.new_max,
                    .num_keys = num_keys};
     if (part.cover == Cover::part) {
-      const BackwardTile::Masks masks = tile_.masks(panel, part);
-      args.lo = masks.lo;
-      args.hi = masks.hi;
-      args.document_q = masks.document_q;
-      args.document_k = masks.document_k;
+      mask_panel(panel, part, args);
+    } else {
+      call_.kernels.logits[kMaxVectors - 1](args);
     }
-    call_.kernels.logits[kMaxVectors - 1](args);
     call_.kernels.softmax[kMaxVectors - 1]({.scores = scratch_.weights,
                                             .max_in = row_max,
                                             .max_out = scratch_.terms.new_max,
@@ -179,6 +176,32 @@ class RowPass {
                                             .alpha = scratch_.terms.alpha,
                                             .num_keys = num_keys});
     std::copy_n(scratch_.terms.new_max, call_.shape.width, row_max);
+  }
+
+  // In strips, as a mask_mod is looked at.
+  void mask_panel(const BackwardTile::Panel& panel, const PanelPart& part,
+                  const LogitArgs& scores) {
+    const BackwardTile::Masks masks = tile_.masks(panel, part);
+    MaskArgs args{.max_in = scores.max_in,
+                  .max_out = scores.max_out,
+                  .lo = masks.lo,
+                  .hi = masks.hi,
+                  .document_q = masks.document_q};
+    for (int first = 0; first < scores.num_keys; first += kStripKeys) {
+      const int64_t at = int64_t{first} * call_.shape.width;
+      args.num_keys = std::min(kStripKeys, scores.num_keys - first);
+      args.first_key = first;
+      args.scores = scores.scores + at;
+      if (masks.bias != nullptr) args.bias = masks.bias + at;
+      if (masks.document_k != nullptr) args.document_k = masks.document_k + first;
+      if (tile_.is_cut(panel)) {
+        const auto rows = tile_.visible(panel, part.keys.begin + first, args.num_keys);
+        args.visible = rows.first;
+        args.visible_stride = rows.stride;
+      }
+      call_.kernels.mask[kMaxVectors - 1](args);
+      args.max_in = args.max_out;
+    }
   }
 
   const BackwardCall& call_;

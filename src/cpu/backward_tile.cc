@@ -16,6 +16,7 @@ BackwardTile::BackwardTile(const BackwardCall& call, BackwardScratch& scratch, i
     : call_(call),
       scratch_(scratch),
       terms_(call.forward, scratch.terms),
+      expressions_(call.forward, call.shape.terms, scratch.terms),
       b_(b),
       q_(call.forward.query.sequence(b)),
       k_(call.forward.key.sequence(b)),
@@ -53,6 +54,7 @@ void BackwardTile::start(int64_t h, int64_t first, const RowStates* states, bool
     lanes.lo[lane] = mask_.lo(i);
     lanes.hi[lane] = mask_.hi(i);
   }
+  load_expressions();
   if (is_packed) return;
   for (int p = 0; p < num_panels(); ++p) {
     const int64_t lane = int64_t{p} * call_.shape.width;
@@ -60,6 +62,20 @@ void BackwardTile::start(int64_t h, int64_t first, const RowStates* states, bool
         {.from_rows = lanes.from_rows + lane,
          .panel = scratch_.tile.q_transposed + lane * call_.shape.head_dim,
          .length = call_.shape.head_dim});
+  }
+}
+
+void BackwardTile::load_expressions() {
+  if (num_rows_ == 0) return;
+  expression::Box rows{.b = b_,
+                       .h = h_,
+                       .q = {first_, first_ + num_rows_},
+                       .shift = k_.length - q_.length,
+                       .num_heads = 1};
+  expressions_.load_lanes(num_rows_, 0, rows);
+  for (int index = 0; index < num_panels(); ++index) {
+    rows.q = panel(index).rows;
+    expressions_.set_panel(index, rows);
   }
 }
 
@@ -81,16 +97,18 @@ BackwardTile::Panel BackwardTile::panel(int index) const {
   return result;
 }
 
-void BackwardTile::start_block(Range block) {
+bool BackwardTile::start_block(Range block) {
   block_ = block;
   if (call_.problem.has_document)
     block_documents_ = terms_.load_documents(b_, block, scratch_.terms.document_k);
+  return expressions_.begin_block(block, num_panels()) != Cover::none;
 }
 
 PanelPart BackwardTile::part(const Panel& panel) const {
   PanelPart result;
   const Range seen = key_range(mask_, panel.rows);
-  const Range common = {max_of(seen.begin, block_.begin), min_of(seen.end, block_.end)};
+  const Range shown = expressions_.seen(panel.index);
+  const Range common = {max_of(seen.begin, shown.begin), min_of(seen.end, shown.end)};
   if (common.empty()) return result;
   const int64_t width = call_.shape.width;
   const auto rounded = [&](int64_t key, int64_t up) {
@@ -100,6 +118,7 @@ PanelPart BackwardTile::part(const Panel& panel) const {
   result.cover = coverage(mask_, panel.rows, result.keys);
   if (call_.problem.has_document)
     result.cover = both(result.cover, coverage(panel.documents, block_documents_));
+  result.cover = both(result.cover, expressions_.cover(panel.index));
   if (!panel.is_whole) result.cover = both(result.cover, Cover::part);
   if (result.cover != Cover::none && terms_.has_pair_tensors()) {
     result.cover =
@@ -127,13 +146,20 @@ void BackwardTile::logits(const Panel& panel, const PanelPart& part, const float
                             .softcap = call_.problem.softcap,
                             .num_keys = num_keys});
   }
-  if (!call_.problem.has_alibi && !terms_.has_pair_tensors()) return;
+  if (call_.problem.has_alibi || terms_.has_pair_tensors()) add_terms(panel, part, scores);
+  if (!shape.has_score_mod) return;
+  const int64_t count = part.keys.size() * shape.width;
+  if (shape.needs_dtensors) std::copy_n(scores, count, scratch_.mod_input);
+  expressions_.modify(lanes(panel), part.keys, scores, scratch_.mod_slope);
+}
+
+void BackwardTile::add_terms(const Panel& panel, const PanelPart& part, float* scores) {
   LogitArgs args{.scores = scores,
                  .max_in = scratch_.terms.new_max,
                  .max_out = scratch_.terms.new_max,
-                 .num_keys = num_keys};
-  std::fill_n(scratch_.terms.new_max, shape.width, -kInf);
-  terms_.fill(args, panel.first_lane, panel.num_lanes, shape.width, part.keys);
+                 .num_keys = static_cast<int>(part.keys.size())};
+  std::fill_n(scratch_.terms.new_max, call_.shape.width, -kInf);
+  terms_.fill(args, panel.first_lane, panel.num_lanes, call_.shape.width, part.keys);
   call_.kernels.logits[kMaxVectors - 1](args);
 }
 
@@ -148,6 +174,22 @@ void BackwardTile::keep_factors(const Panel& panel, const PanelPart& part, float
                                        .key = {dropout.key.x, dropout.key.y},
                                        .threshold = static_cast<uint32_t>(dropout.threshold),
                                        .num_keys = static_cast<int>(part.keys.size())});
+}
+
+void BackwardTile::add_dtensors(const Panel& panel, const PanelPart& part) const {
+  const Expressions& code = *call_.shape.terms.expressions;
+  const expression::Bindings bindings = call_.forward.bound.bindings(code);
+  const auto sums = call_.dtensors.sums(h_ / call_.problem.group_size());
+  for (int64_t j = 0; j < part.keys.size(); ++j) {
+    for (int lane = 0; lane < panel.num_lanes; ++lane) {
+      const int64_t at = j * call_.shape.width + lane;
+      if (scratch_.dvalue[at] == 0) continue;
+      const LaneQuery& query = scratch_.terms.query[panel.first_lane + lane];
+      const expression::Point point{scratch_.mod_input[at], query.b,    query.h, query.i,
+                                    part.keys.begin + j,    query.q_pos};
+      (void)code.score->derivative(bindings, point, scratch_.dvalue[at], sums);
+    }
+  }
 }
 
 BackwardTile::Masks BackwardTile::masks(const Panel& panel, const PanelPart& part) {

@@ -4,6 +4,7 @@
 
 #include "cpu/backward_call.h"
 #include "cpu/logit_terms.h"
+#include "cpu/tile_expressions.h"
 
 namespace sirdar::cpu {
 
@@ -35,11 +36,12 @@ class BackwardTile {
   // The keys that any of its queries may see.
   Range seen() const { return key_range(mask_, Range{first_, first_ + num_rows_}); }
 
-  // Before part() and logits() of a block: reads its document ids.
-  void start_block(Range block);
+  // Before part() and logits() of a block: reads its document ids and bounds a mask_mod. False if
+  // no query sees any of it.
+  bool start_block(Range block);
   PanelPart part(const Panel& panel) const;
   // scores[key][lane] of the part's keys, not masked; `k` is the first of them, in panels. The
-  // slopes of the soft-cap go to scratch.
+  // slopes of the soft-cap and the score_mod, and what that is given, go to scratch.
   void logits(const Panel& panel, const PanelPart& part, const float* k, float* scores);
   // Where pairs are masked: what tells which, for the keys last given to logits().
   struct Masks {
@@ -49,11 +51,25 @@ class BackwardTile {
   Masks masks(const Panel& panel, const PanelPart& part);
   // Dropout: keep[key][lane] of the part.
   void keep_factors(const Panel& panel, const PanelPart& part, float* keep) const;
+  // Where a mask_mod shows a panel only some of its keys; else visible() is not to be asked.
+  bool is_cut(const Panel& panel) const { return expressions_.cover(panel.index) == Cover::part; }
+  TileExpressions::Visible visible(const Panel& panel, int64_t first_key, int num_keys) {
+    return expressions_.visible(lanes(panel), first_key, num_keys);
+  }
+  // Adds the gradients of the tensors that the score_mod reads, of the keys last given to logits().
+  void add_dtensors(const Panel& panel, const PanelPart& part) const;
 
  private:
+  TileExpressions::Lanes lanes(const Panel& panel) const {
+    return {panel.index, panel.first_lane, kMaxVectors, call_.shape.width};
+  }
+  void load_expressions();
+  void add_terms(const Panel& panel, const PanelPart& part, float* scores);
+
   const BackwardCall& call_;
   BackwardScratch& scratch_;
   LogitTerms terms_;
+  TileExpressions expressions_;
   int64_t b_, h_ = 0, first_ = 0;
   int num_rows_ = 0;
   bool has_weights_ = false;

@@ -6,6 +6,7 @@
 #include "core/geometry.h"
 #include "core/memory.h"
 #include "cpu/scratch.h"
+#include "expression/slope.h"
 #include "expression/translation.h"
 
 namespace sirdar::cpu {
@@ -49,6 +50,10 @@ std::shared_ptr<const Expressions> Expressions::of(const Problem& problem) {
   result->num_tensors = static_cast<int64_t>(problem.tensors.size());
   result->num_scalars = static_cast<int64_t>(problem.scalars.size());
   if (score_mod) result->score_mod = expression::vectorise(*score_mod, has_distances(problem));
+  if (score_mod && problem.op == Op::backward) {
+    result->slope = expression::vectorise(expression::slope_of(*score_mod), has_distances(problem));
+    result->score = score_mod;
+  }
   if (mask_mod) {
     result->mask_mod = expression::vectorise(*mask_mod, has_distances(problem));
     result->mask = mask_mod;
@@ -101,6 +106,7 @@ RegisterFiles::RegisterFiles(Carver& carver, const expression::VectorProgram& pr
 ExpressionScratch::ExpressionScratch(Carver& carver, const TileShape& shape,
                                      const Expressions& expressions) {
   if (expressions.score_mod) score_mod = RegisterFiles(carver, *expressions.score_mod, shape);
+  if (expressions.slope) slope = RegisterFiles(carver, *expressions.slope, shape);
   if (!expressions.mask_mod) return;
   mask_mod = RegisterFiles(carver, *expressions.mask_mod, shape);
   const int64_t nodes = expressions.num_mask_nodes();

@@ -24,7 +24,9 @@ inline constexpr int kPartKeys = 64;
 // Made once per plan.
 struct Expressions {
   std::optional<expression::VectorProgram> score_mod, mask_mod;
-  std::optional<expression::Program> mask;  // for its bounds
+  std::optional<expression::VectorProgram> slope;  // of the score_mod, for the backward pass
+  std::optional<expression::Program> score;        // for the gradients of what it reads
+  std::optional<expression::Program> mask;         // for its bounds
   std::vector<expression::Section> mask_sections;
   std::array<std::vector<int32_t>, expression::kNumSections> mask_nodes;  // of each section
   int64_t num_tensors = 0, num_scalars = 0;
@@ -63,7 +65,7 @@ struct RegisterFiles {
 
 // What a slot needs for expressions; nothing where there are none.
 struct ExpressionScratch {
-  RegisterFiles score_mod, mask_mod;
+  RegisterFiles score_mod, mask_mod, slope;
   expression::Bounds* tile_bounds = nullptr;   // of nodes that read no key, [node]
   expression::Bounds* panel_bounds = nullptr;  // [panel][node]
   bool* is_alike = nullptr;                    // [panel]: to the panel before it

@@ -20,7 +20,7 @@ Tile::Tile(const ForwardCall& call, Scratch& scratch, int64_t tile)
       scratch_(scratch),
       group_(static_cast<int>(call.problem.group_size())),
       terms_(call, scratch),
-      expressions_(call, scratch) {
+      expressions_(call, call.shape, scratch) {
   const WorkGrid& grid = call.grid;
   const int64_t block_m = call.config.block_m;
   b_ = tile / grid.tiles / grid.num_heads_kv;

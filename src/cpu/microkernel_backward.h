@@ -30,9 +30,13 @@ struct WeightArgs {
   const int32_t *lo = nullptr, *hi = nullptr;
   const float* bias = nullptr;
   const int32_t *document_q = nullptr, *document_k = nullptr;
+  // As in MaskArgs.
+  int first_key = 0;
+  const int32_t* visible = nullptr;
+  int64_t visible_stride = 0;
 };
 
-// c = dS = p * (keep * a b - delta) * slope * scale, where a b = dP; then p = p * keep.
+// c = dS = p * (keep * a b - delta) * mod_slope * slope * scale, where a b = dP; then p = p * keep.
 struct GradientArgs {
   ProductArgs product;
   float* p = nullptr;            // [num_rows, width], as WeightArgs leaves it
@@ -40,6 +44,8 @@ struct GradientArgs {
   const float* delta = nullptr;  // [width]
   const float* slope = nullptr;  // [num_rows, width] derivative of the soft-cap; null: 1
   float* dlogit = nullptr;       // [num_rows, width] dS before slope and scale; null: not wanted
+  const float* mod_slope = nullptr;  // [num_rows, width] derivative of the score_mod; null: 1
+  float* dvalue = nullptr;           // [num_rows, width] dlogit before mod_slope; null: not wanted
   bool has_masks = false;
 };
 

@@ -7,9 +7,11 @@ namespace sirdar::cpu {
 using expression::Box;
 using expression::Section;
 
-TileExpressions::TileExpressions(const ForwardCall& call, const Scratch& scratch)
+TileExpressions::TileExpressions(const ForwardCall& call, const TileShape& shape,
+                                 const Scratch& scratch)
     : call_(call),
-      code_(call.shape.expressions),
+      shape_(shape),
+      code_(shape.expressions),
       scratch_(scratch.expressions),
       queries_(scratch.query) {
   if (code_ != nullptr) bindings_ = call.bound.bindings(*code_);
@@ -21,7 +23,7 @@ EvaluateArgs TileExpressions::evaluation(const Program& program, Section section
   EvaluateArgs args{.instructions = code.instructions.data(),
                     .num_instructions = static_cast<int>(code.instructions.size()),
                     .section = section,
-                    .distance_stride = -call_.shape.group,
+                    .distance_stride = -shape_.group,
                     .tensors = call_.bound.arrays,
                     .scalars = call_.bound.rounded_scalars};
   std::copy_n(files.at, expression::kNumSections, args.registers);
@@ -39,7 +41,7 @@ void TileExpressions::load_lanes(const Program& program, const RegisterFiles& fi
   int32_t* const h = input(expression::kHeadInput);
   int32_t* const q = input(expression::kQueryInput);
   int32_t* const q_pos = input(expression::kQueryPositionInput);
-  const int all_lanes = call_.shape.num_lanes();
+  const int all_lanes = shape_.num_lanes();
   for (int lane = 0; lane < all_lanes; ++lane) {
     // A lane that stands for no query computes what another does.
     const LaneQuery& query = queries_[std::min(lane, num_lanes - 1)];
@@ -57,6 +59,7 @@ void TileExpressions::load_lanes(int num_lanes, int first_head, const Box& rows)
   num_lanes_ = num_lanes;
   first_head_ = first_head;
   if (has_score_mod()) load_lanes(*code_->score_mod, scratch_.score_mod, num_lanes);
+  if (has_slope()) load_lanes(*code_->slope, scratch_.slope, num_lanes);
   if (!has_mask_mod()) return;
   load_lanes(*code_->mask_mod, scratch_.mask_mod, num_lanes);
   bound(rows, Section::lanes, bounds_table(scratch_.tile_bounds, scratch_.key_bounds));
@@ -122,7 +125,7 @@ Position TileExpressions::shown_from(Position begin, Position end, Position bloc
 
 Cover TileExpressions::begin_block(Range keys, int num_panels) {
   keys_ = keys;
-  has_score_block_ = has_mask_block_ = false;
+  has_score_block_ = has_mask_block_ = has_slope_block_ = false;
   if (!has_mask_mod()) return Cover::all;
   const int64_t nodes = code_->num_mask_nodes();
   bound_keys(keys, scratch_.key_bounds);
@@ -152,7 +155,7 @@ Cover TileExpressions::begin_block(Range keys, int num_panels) {
 // Leaves out the parts at the ends of the block that are not seen; of what is left, all may be.
 void TileExpressions::trim(int panel, expression::Bounds* lane_bounds) const {
   const int64_t count = (keys_.size() + kPartKeys - 1) / kPartKeys;
-  const int64_t step = call_.shape.key_step();
+  const int64_t step = shape_.key_step();
   int64_t first = count, end = 0;
   bool sees_all = true;
   for (int64_t part = 0; part < count; ++part) {
@@ -185,7 +188,7 @@ void TileExpressions::load_block(const Program& program, const RegisterFiles& fi
 // after it from the first key; all heads of the group at each.
 void TileExpressions::load_distances(const Program& program, const RegisterFiles& files) const {
   EvaluateArgs args = evaluation(program, Section::distances, files);
-  const int lanes = call_.kernels.lanes, group = call_.shape.group;
+  const int lanes = call_.kernels.lanes, group = shape_.group;
   const int64_t count = num_lanes_ + (keys_.size() - 1) * group;
   args.rows = static_cast<int>((count + lanes - 1) / lanes);
   const auto input = [&](expression::Place place) {
@@ -210,7 +213,7 @@ void TileExpressions::load_distances(const Program& program, const RegisterFiles
 }
 
 int64_t TileExpressions::distance_of(const Lanes& lanes, int64_t key) const {
-  return lanes.first + (keys_.end - 1 - key) * call_.shape.group;
+  return lanes.first + (keys_.end - 1 - key) * shape_.group;
 }
 
 void TileExpressions::run_pairs(const Program& program, const RegisterFiles& files,
@@ -225,12 +228,28 @@ void TileExpressions::run_pairs(const Program& program, const RegisterFiles& fil
   call_.kernels.evaluate[lanes.vectors - 1](args);
 }
 
+void TileExpressions::load_once(const Program& program, const RegisterFiles& files,
+                                bool& is_loaded) const {
+  if (!is_loaded) load_block(program, files);
+  is_loaded = true;
+}
+
+void TileExpressions::modify(const Lanes& lanes, Range keys, float* scores, float* slopes) {
+  load_once(*code_->score_mod, scratch_.score_mod, has_score_block_);
+  load_once(*code_->slope, scratch_.slope, has_slope_block_);
+  const int num_keys = static_cast<int>(keys.size());
+  for (int first = 0; first < num_keys; first += kStripKeys) {
+    const int count = std::min(kStripKeys, num_keys - first);
+    const int64_t at = int64_t{first} * lanes.width;
+    std::copy_n(scores + at, int64_t{count} * lanes.width, slopes + at);
+    run_pairs(*code_->slope, scratch_.slope, lanes, keys.begin + first, count, slopes + at);
+    run_pairs(*code_->score_mod, scratch_.score_mod, lanes, keys.begin + first, count, scores + at);
+  }
+}
+
 void TileExpressions::apply(const Lanes& lanes, Range keys, const MaskArgs& masks) {
   const bool is_masked = cover(lanes.panel) == Cover::part;
-  if (has_score_mod() && !has_score_block_) {
-    load_block(*code_->score_mod, scratch_.score_mod);
-    has_score_block_ = true;
-  }
+  if (has_score_mod()) load_once(*code_->score_mod, scratch_.score_mod, has_score_block_);
   MaskArgs strip = masks;
   const int num_keys = static_cast<int>(keys.size());
   for (int first = 0; first < num_keys; first += kStripKeys) {
@@ -257,17 +276,14 @@ TileExpressions::Visible TileExpressions::visible(const Lanes& lanes, int64_t fi
                                                   int num_keys) {
   const Program& program = *code_->mask_mod;
   const RegisterFiles& files = scratch_.mask_mod;
-  if (!has_mask_block_) {
-    load_block(program, files);
-    has_mask_block_ = true;
-  }
+  load_once(program, files, has_mask_block_);
   run_pairs(program, files, lanes, first_key, num_keys, nullptr);
   const size_t section = static_cast<size_t>(program.result.section);
   const bool by_distance = program.result.section == Section::distances;
   const float* file = files.at[section];
   file += (program.result.index - (by_distance ? 0 : 1)) * files.stride[section];
   if (by_distance) file += distance_of(lanes, first_key);
-  return {reinterpret_cast<const int32_t*>(file), by_distance ? -call_.shape.group : lanes.width};
+  return {reinterpret_cast<const int32_t*>(file), by_distance ? -shape_.group : lanes.width};
 }
 
 }  // namespace sirdar::cpu

@@ -14,9 +14,11 @@ class TileExpressions {
     int panel, first, vectors, width;
   };
 
-  TileExpressions(const ForwardCall& call, const Scratch& scratch);
+  // `shape` is that of the scratch.
+  TileExpressions(const ForwardCall& call, const TileShape& shape, const Scratch& scratch);
 
   bool has_score_mod() const { return code_ != nullptr && code_->score_mod.has_value(); }
+  bool has_slope() const { return code_ != nullptr && code_->slope.has_value(); }
   bool has_mask_mod() const { return code_ != nullptr && code_->mask_mod.has_value(); }
 
   // The queries that take part, from scratch.query; `rows` bounds them, with all heads of a group.
@@ -35,6 +37,9 @@ class TileExpressions {
   // score_mod, mask_mod where the panel sees a part, and the masks of `masks` over a run of keys
   // of the block; `masks` is complete but for `visible` and a score has had all other terms added.
   void apply(const Lanes& lanes, Range keys, const MaskArgs& masks);
+  // score_mod alone over a run of keys of the block, in place, and its slopes; for the backward
+  // pass.
+  void modify(const Lanes& lanes, Range keys, float* scores, float* slopes);
   // Rows of [width], `stride` apart: -1 where the mask_mod shows a key of the block to a lane, 0
   // elsewhere. Good until the next call; at most kStripKeys.
   struct Visible {
@@ -48,6 +53,7 @@ class TileExpressions {
   EvaluateArgs evaluation(const Program& program, expression::Section section,
                           const RegisterFiles& files) const;
   void load_lanes(const Program& program, const RegisterFiles& files, int num_lanes) const;
+  void load_once(const Program& program, const RegisterFiles& files, bool& is_loaded) const;
   void load_block(const Program& program, const RegisterFiles& files) const;
   void load_distances(const Program& program, const RegisterFiles& files) const;
   // The distance of a panel's first lane from a key of the block, as a place in its registers.
@@ -64,6 +70,7 @@ class TileExpressions {
                                        expression::Bounds* key_bounds) const;
 
   const ForwardCall& call_;
+  const TileShape& shape_;
   const Expressions* code_;
   const ExpressionScratch& scratch_;
   const LaneQuery* queries_;
@@ -71,7 +78,8 @@ class TileExpressions {
   expression::Box rows_;
   int num_lanes_ = 0, first_head_ = 0;
   Range keys_;
-  bool has_score_block_ = false, has_mask_block_ = false;  // registers are those of keys_
+  // Registers are those of keys_.
+  bool has_score_block_ = false, has_mask_block_ = false, has_slope_block_ = false;
 };
 
 }  // namespace sirdar::cpu

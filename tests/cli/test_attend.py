@@ -314,21 +314,3 @@ def test_backends_threads_and_isas(sirdar):
     np.testing.assert_array_equal(results["one"][0], results["auto"][0])
     for out, _ in results.values():
         close(out, results["reference"][0])
-
-
-def test_the_reference_is_taken_with_a_note(sirdar):
-    sirdar.save(q=Q.astype(np.float16), k=K.astype(np.float16), v=V.astype(np.float16),
-                dout=DOUT.astype(np.float16))
-    call = [*INPUTS, "--dout", "dout.npy", "--score-mod", "2 * score"]
-    result = sirdar.ok("attend", *call)
-    notes = result.err.splitlines()
-    assert notes and all(line.startswith("note: ") for line in notes)
-    sirdar.refused("attend", *call, "--backend", "cpu", says=["cpu.forward", "cpu.backward"])
-
-
-def test_the_log_goes_to_stderr_when_asked(sirdar):
-    sirdar.save(q=Q, k=K, v=V, dout=DOUT)
-    call = [*INPUTS, "--dout", "dout.npy", "--score-mod", "2 * score", "--dq", "dq.npy"]
-    for value, begins in (("1", "sirdar: notice: "), ("0", "note: ")):
-        err = sirdar.ok("attend", *call, env={"SIRDAR_LOG": value}).err
-        assert err.startswith(begins) and err.count("float64 reference") == 1, err

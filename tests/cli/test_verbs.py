@@ -35,7 +35,7 @@ def test_version_and_help(sirdar):
     (["explain", "fwd s8", "--svg", ""], "--svg"), (["explain", "fwd s8", "--jsn"], "--json"),
     (["check"], "PROBLEM"), (["check", "fwd s8", "--backend", "fast"], ["fast", "reference"]),
     (["check", "fwd s8", "--seed", "-1"], "--seed"),
-    (["check", 'bwd s8 score_mod:"2 * score"', "--backend", "cpu"],
+    (["check", "bwd sq1 sk1073741825 d8", "--backend", "cpu"],
      ["nothing can be checked", "cpu.forward: "]),
     (["check", "fwd s8", "bwd s8 dbias"], "bias"),
     (["explain", "fwd s8", "--json", "--json"], ["--json", "once"]),
@@ -58,7 +58,7 @@ def test_version_and_help(sirdar):
     (["bench", "fwd s64", "--backend", "fast"], ["--backend", "fast"]),
     (["bench", "fwd s64", "--backend", "reference", "--threads", "3"], "--threads"),
     (["bench", "fwd s64", "--backend", "reference", "--isa", "scalar"], "--isa"),
-    (["bench", "fwd s64", 'bwd s64 score_mod:"2 * score"'], ["--backend", "bwd b1 sq64"]),
+    (["bench", "fwd s64", "bwd sq1 sk1073741825 d8"], ["--backend", "bwd b1 sq1"]),
     (["bench", "fwd s64", "fwd s8 d0"], "head_dim"), (["bench"], "PROBLEM"),
     (["bench", "fwd s64", "--knob", "block_m"], "NAME=VALUE"),
     (["bench", "fwd s64", "--knob", "blok_m=1"], "blok_m"),
@@ -91,7 +91,7 @@ def test_nothing_to_compute_takes_no_time(sirdar, problem):
 def test_explain_says_what_runs_and_why_not(sirdar):
     text = sirdar.ok("explain", "bwd b2 sq64 sk64 hq4 hkv2 d64 causal").out
     assert "cpu.backward" in text and "cpu.forward: does not understand backward" in text
-    text = sirdar.ok("explain", 'bwd s64 d64 score_mod:"2 * score"').out
+    text = sirdar.ok("explain", "bwd sq1 sk1073741825 d8").out
     assert "reference" in text and "cpu.backward" in text
     assert "cpu.forward" in sirdar.ok("explain", "fwd", "s64", "d64").out
     assert "none" in sirdar.ok("explain", "fwd s64 d64 bf16", "--device", "h200").out

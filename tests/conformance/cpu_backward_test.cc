@@ -77,6 +77,29 @@ INSTANTIATE_TEST_SUITE_P(
         "bwd b3 sq150 sk60 hq2 hkv1 d16 fp16 seqused_q seqused_k alibi",
         "bwd b2 s140 h2 d20 bf16 document bias:hqk dbias dropout:0.25", "bwd s70 h2 d512 bf16"));
 
+INSTANTIATE_TEST_SUITE_P(
+    Expressions, CpuBackward,
+    ::testing::Values(
+        "bwd s100 h2 d32 mask_mod:\"q_pos >= k && q_pos - k < 40\"",
+        "bwd b2 sq90 sk260 hq4 hkv2 d16 mask_mod:\"(q / 16 + k / 64) % 3 == 0\"",
+        "bwd s40 h1 d8 mask_mod:\"false\"",
+        "bwd b2 s140 h2 d20 mask_mod:\"q_pos >= k && doc[b, q] == doc[b, k]\" tensor:doc:int32:2",
+        "bwd s150 h2 d24 causal score_mod:\"score - slope[h] * abs(q_pos - k)\" "
+        "tensor:slope:fp32:1:grad",
+        "bwd s100 h2 d16 score_mod:\"score + table[h, min(max(q_pos - k, -20), 20) + 20]\" "
+        "tensor:table:fp32:2:grad",
+        "bwd s100 h2 d16 score_mod:\"cap * tanh(score / cap)\" scalar:cap",
+        "bwd b2 s100 hq4 hkv2 d16 causal dlse score_mod:\"score * exp(gain[h])\" "
+        "tensor:gain:fp32:1:grad",
+        "bwd s90 h2 d16 softcap:20 bias dbias alibi score_mod:\"score * (0.5 + 0.1 * (q % 3))\" "
+        "mask_mod:\"k % 3 != 1\"",
+        "bwd s80 h2 d16 score_mod:\"(q + k) % 3 == 0 ? -inf : score\"",
+        "bwd s80 h2 d16 score_mod:\"k / 8\"",
+        "bwd b3 sq50 sk60 hq2 hkv1 d16 ragged:100,130 score_mod:\"score * w[k] + w[q]\" "
+        "tensor:w:fp32:1:grad mask_mod:\"q_pos >= k - b\"",
+        "bwd s70 h2 d16 document sink dsink score_mod:\"score + 0.1 * sigmoid(score)\"",
+        "bwd s300 h1 d16 causal score_mod:\"score + 0.0 * sqrt(q_pos - k)\""));
+
 // All outputs of a run, element by element.
 std::vector<std::vector<float>> outputs(check::Inputs& inputs, const PlanOptions& options) {
   const Result<Plan> plan = Plan::create(inputs.problem(), options);
@@ -87,7 +110,9 @@ std::vector<std::vector<float>> outputs(check::Inputs& inputs, const PlanOptions
   EXPECT_TRUE(status.ok()) << status.message();
   std::vector<std::vector<float>> all;
   const Args& args = inputs.args();
-  for (const TensorView& view : {args.dq, args.dk, args.dv, args.dbias, args.dsink}) {
+  std::vector<TensorView> views{args.dq, args.dk, args.dv, args.dbias, args.dsink};
+  for (const NamedTensor& dtensor : args.dtensors) views.push_back(dtensor.view);
+  for (const TensorView& view : views) {
     all.emplace_back();
     if (!view.present()) continue;
     for_each_element(view, [&](int64_t offset, int64_t) {
@@ -106,11 +131,27 @@ void expect_same_bits(const std::vector<std::vector<float>>& a,
   }
 }
 
+// Any pair may add to any element of a tensor that an expression reads.
+TEST(CpuBackwardBits, OfTensorGradientsDoNotDependOnThreads) {
+  for (const char* text :
+       {"bwd b2 s300 hq4 hkv2 d8 causal score_mod:\"score + table[min(q_pos - k, 40)] * gain[h]\" "
+        "tensor:table:fp32:1:grad tensor:gain:fp32:1:grad",
+        "bwd s260 h1 d8 score_mod:\"score * w[q % 4]\" tensor:w:fp32:1:grad"}) {
+    check::Inputs inputs(Problem::parse(text).value(), 3, check::Style::plain);
+    for (const std::string& isa : instruction_sets()) {
+      const auto one = outputs(inputs, options_for(isa, 1));
+      expect_same_bits(one, outputs(inputs, options_for(isa, 2)), text);
+      expect_same_bits(one, outputs(inputs, options_for(isa, 7)), text);
+    }
+  }
+}
+
 TEST(CpuBackwardBits, DoNotDependOnThreadsOrRanges) {
   for (const char* text :
        {"bwd b2 sq520 sk390 hq4 hkv2 d16 causal dlse", "bwd s700 h1 d8 window:200,50",
         "bwd b2 s300 hq4 hkv2 d8 bias:hqk dbias sink dsink", "bwd s300 h2 d8 bias:1 dbias",
-        "bwd b2 s300 hq2 hkv1 d8 bf16 causal", "bwd s270 h2 d8 fp16 dropout:0.4"}) {
+        "bwd b2 s300 hq2 hkv1 d8 bf16 causal", "bwd s270 h2 d8 fp16 dropout:0.4",
+        "bwd s300 h2 d8 score_mod:\"score - 0.1 * abs(q_pos - k)\" mask_mod:\"k % 7 != q % 5\""}) {
     check::Inputs inputs(Problem::parse(text).value(), 3);
     for (const std::string& isa : instruction_sets()) {
       const auto one = outputs(inputs, options_for(isa, 1));

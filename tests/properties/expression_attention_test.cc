@@ -1,4 +1,4 @@
-// Random masks of ints and bools through the whole CPU forward, where their bounds
+// Random masks of ints and bools through the whole CPU forward and backward, where their bounds
 // decide which keys are read at all, against float64 that looks at every pair.
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
@@ -51,6 +51,10 @@ void expect_attention(Op op, const char* implementation) {
 
 RC_GTEST_PROP(ExpressionAttention, HiddenKeysAreLeftOut, ()) {
   expect_attention(Op::forward, "cpu.forward");
+}
+
+RC_GTEST_PROP(ExpressionAttention, HiddenKeysHaveNoGradient, ()) {
+  expect_attention(Op::backward, "cpu.backward");
 }
 
 }  // namespace

@@ -43,7 +43,7 @@ TEST_F(Log, AFallbackOfThePlannerIsPrinted) {
   const std::string text = stderr_of([] {
     PlanOptions options;
     options.allow_reference = true;
-    const Problem problem = Problem::parse("bwd s71 d8 bf16 score_mod:\"2 * score\"").value();
+    const Problem problem = Problem::parse("bwd sq71 sk1073741825 d8 bf16").value();
     EXPECT_TRUE(Plan::create(problem, options).ok());
   });
   EXPECT_EQ(text.find("sirdar: notice: 'bwd b1 sq71 "), 0u) << text;

@@ -34,9 +34,9 @@ PlanOptions with_reference() {
   return options;
 }
 
-// No implementation but the reference differentiates expressions, so these plans stay the
-// reference's whatever else is registered.
-constexpr std::string_view kOnlyReference = "bwd s8 d8 bf16 score_mod:\"2 * score\"";
+// No implementation but the reference takes so many keys: these plans stay the reference's whatever
+// else is registered.
+constexpr std::string_view kOnlyReference = "bwd sq8 sk1073741825 d8 bf16";
 
 TEST(Planner, ReferenceRunsOnlyWhenNamedOrAllowed) {
   expect_refused(planned(kOnlyReference), StatusCode::unsupported,
@@ -147,7 +147,7 @@ TEST(Planner, TheReferenceSaysWhatItTakesNoNoticeOf) {
   options.num_threads = 2;
   std::string said;
   set_log_sink([&](LogLevel, std::string_view text) { said = text; });
-  EXPECT_TRUE(planned("bwd s9 d8 bf16 score_mod:\"2 * score\"", options).ok());
+  EXPECT_TRUE(planned("bwd sq9 sk1073741825 d8 bf16", options).ok());
   set_log_sink({});
   EXPECT_NE(said.find("takes no notice of isa and num_threads"), std::string::npos) << said;
 }
@@ -208,7 +208,7 @@ TEST(Planner, FallingBackToTheReferenceIsSaidOnce) {
     EXPECT_EQ(level, LogLevel::notice);
     notices.emplace_back(text);
   });
-  const std::string text = "bwd s77 d8 bf16 score_mod:\"2 * score\"";  // of this test alone
+  const std::string text = "bwd sq77 sk1073741825 d8 bf16";  // of this test alone
   EXPECT_TRUE(planned(text, with_reference()).ok());
   EXPECT_TRUE(planned(text, with_reference()).ok());
   EXPECT_TRUE(planned(text, named("reference")).ok());
