@@ -61,9 +61,18 @@ struct Work {
   const ForwardCall& call;
   Workspace workspace;
 
+  // Tiles are counted by the longest sequence; shorter ones have none of their own behind theirs.
+  static bool has_rows(const ForwardCall& call, int64_t tile) {
+    const WorkGrid& grid = call.grid;
+    const int64_t first_row = (grid.tiles - 1 - tile % grid.tiles) * call.config.block_m;
+    const Sequence q = call.query.sequence(tile / grid.tiles / grid.num_heads_kv);
+    return first_row < q.stored * call.shape.group;
+  }
+
   // All segments of one tile.
   static void whole_tile(void* arg, int64_t index, int slot) {
     const Work& work = *static_cast<const Work*>(arg);
+    if (!has_rows(work.call, index)) return;
     const FlushDenormals flush(work.call.flushes_denormals);
     Scratch scratch = work.workspace.scratch(slot, work.call.shape);
     Tile(work.call, scratch, index).run();
@@ -71,6 +80,7 @@ struct Work {
 
   static void one_segment(void* arg, int64_t index, int slot) {
     const Work& work = *static_cast<const Work*>(arg);
+    if (!has_rows(work.call, index / work.call.grid.segments)) return;
     const FlushDenormals flush(work.call.flushes_denormals);
     const int64_t segments = work.call.grid.segments;
     Scratch scratch = work.workspace.scratch(slot, work.call.shape);
@@ -82,6 +92,7 @@ struct Work {
 
   static void merge_tile(void* arg, int64_t index, int slot) {
     const Work& work = *static_cast<const Work*>(arg);
+    if (!has_rows(work.call, index)) return;
     const FlushDenormals flush(work.call.flushes_denormals);
     Scratch scratch = work.workspace.scratch(slot, work.call.shape);
     Tile(work.call, scratch, index).finish([&](int64_t segment) {

@@ -97,7 +97,8 @@ void Tile::ask_for_panels(int first, int end, Range next) {
     ask(ahead_[3] = {scratch_.to_rows + first * width, (end - first) * width, calls});
 }
 
-void Tile::ask(const RowsAhead& ahead) {
+void Tile::ask(const RowsAhead& ahead) const {
+  if (num_panels_ == 1) return;  // it waits for memory whatever is done
   for (int64_t n = 0; n < ahead.count; ++n) __builtin_prefetch(ahead.rows[n], 0, 2);
 }
 

@@ -292,6 +292,12 @@ void Tile::score(const Panel& panel, const Block& block, Range run, Range keys, 
 }
 
 void Tile::score_narrow(const Panel& panel, const Block& block, Range keys, const float* row_max) {
+  // Rows of K are asked for by the scores, the others by the values.
+  const int64_t before = ahead_[0].count;
+  Prefetch next = take_ahead();
+  const int num_k = static_cast<int>(before - ahead_[0].count);
+  next_values_ = {next.rows + num_k, next.num_rows - num_k, next.num_bytes};
+  next.num_rows = num_k;
   call_.kernels.narrow_qk[call_.input_format]({.k_rows = block.k + (keys.begin - block.keys.begin),
                                                .q = queries_of(panel),
                                                .scores = scratch_.scores,
@@ -303,7 +309,7 @@ void Tile::score_narrow(const Panel& panel, const Block& block, Range keys, cons
                                                .head_dim = call_.shape.head_dim,
                                                .num_lanes = panel.num_lanes,
                                                .width = panel.width,
-                                               .next_k = take_ahead()});
+                                               .next_k = next});
 }
 
 // The sum of a row is taken before this, and the factor 1 / (1 - p) at the end (write_row).
@@ -393,7 +399,8 @@ void Tile::add_values_narrow(const Panel& panel, const Block& block, Range keys,
                                                .num_keys = static_cast<int>(keys.size()),
                                                .head_dim_v = call_.shape.head_dim_v,
                                                .num_lanes = panel.num_lanes,
-                                               .width = panel.width});
+                                               .width = panel.width,
+                                               .next_v = next_values_});
 }
 
 bool Tile::is_visible(const Panel& panel, const Block& block, Range keys, int lane,

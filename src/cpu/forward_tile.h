@@ -113,7 +113,7 @@ class Tile {
     int64_t count = 0, calls = 0;
   };
   void ask_for_block(const Block& block, int64_t calls);
-  static void ask(const RowsAhead& ahead);
+  void ask(const RowsAhead& ahead) const;
   void ask_for_panels(int first, int end, Range next);
   Prefetch take_ahead();
   void apply_dropout(const Panel& panel, Range keys);
@@ -150,6 +150,7 @@ class Tile {
   int num_blocks_ = 0;
   int64_t segment_ = -1;  // of the last block
   RowsAhead ahead_[4];    // of K and V of the next block, of q and out of the next panels
+  Prefetch next_values_;  // what values of a few queries ask for
   int num_rows_ = 0;      // of this tile: those the caller owns
   int num_live_ = 0;      // those that take part
   int num_panels_ = 0;
