@@ -19,12 +19,16 @@ bool may_run(Isa isa, Isa best) {
     case Isa::avx512:
       return best == Isa::avx512 || best == Isa::avx512_bf16;
 #endif
+#if defined(__aarch64__)
+    case Isa::neon:
+      return best == Isa::neon;
+#endif
     default:
       return false;
   }
 }
 
-constexpr Isa kBestFirst[] = {Isa::avx512, Isa::avx2, Isa::scalar};
+constexpr Isa kBestFirst[] = {Isa::avx512, Isa::avx2, Isa::neon, Isa::scalar};
 
 }  // namespace
 
@@ -47,6 +51,8 @@ const MicroKernels& kernels_for(Isa isa) {
 #if defined(__x86_64__)
   if (isa == Isa::avx512) return kAvx512Kernels;
   if (isa == Isa::avx2) return kAvx2Kernels;
+#elif defined(__aarch64__)
+  if (isa == Isa::neon) return kNeonKernels;
 #endif
   static_cast<void>(isa);
   return kScalarKernels;
@@ -56,6 +62,8 @@ const BackwardKernels& backward_kernels_for(Isa isa) {
 #if defined(__x86_64__)
   if (isa == Isa::avx512) return kAvx512Backward;
   if (isa == Isa::avx2) return kAvx2Backward;
+#elif defined(__aarch64__)
+  if (isa == Isa::neon) return kNeonBackward;
 #endif
   static_cast<void>(isa);
   return kScalarBackward;

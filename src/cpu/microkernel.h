@@ -254,5 +254,6 @@ struct MicroKernels {
 extern const MicroKernels kScalarKernels;
 extern const MicroKernels kAvx2Kernels;    // x86-64 only
 extern const MicroKernels kAvx512Kernels;  // x86-64 only
+extern const MicroKernels kNeonKernels;    // 64-bit Arm only
 
 }  // namespace sirdar::cpu

@@ -96,6 +96,7 @@ struct BackwardKernels {
 extern const BackwardKernels kScalarBackward;
 extern const BackwardKernels kAvx2Backward;    // x86-64 only
 extern const BackwardKernels kAvx512Backward;  // x86-64 only
+extern const BackwardKernels kNeonBackward;    // 64-bit Arm only
 
 // The kernels of an instruction set that choose_isa() returned on this machine.
 const BackwardKernels& backward_kernels_for(Isa isa);

@@ -23,8 +23,7 @@ template <class Use>
 __attribute__((noinline)) void decode_part(const typename Use::Raw* from, int count, float* to) {
   typename Use::Raw rest[kLanes];
   for (int c = 0; c < kLanes; ++c) rest[c] = Use::kFiller;
-  if (from != nullptr)
-    __builtin_memcpy(rest, from, sizeof(rest[0]) * static_cast<size_t>(count));
+  if (from != nullptr) __builtin_memcpy(rest, from, sizeof(rest[0]) * static_cast<size_t>(count));
   store(to, Use::decode(rest));
 }
 

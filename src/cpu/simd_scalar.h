@@ -1,13 +1,14 @@
 // The vector layer for machines without a kernel of their own: four lanes that any compiler maps to
-// what the baseline has (SSE2, NEON) or to plain scalars. Multiply-add is two roundings here.
+// what the baseline has (SSE2, NEON) or to plain scalars. Multiply-add is two roundings here, and
+// one for NEON (kIsNeon), whose 32 registers hold larger blocks.
 // Each simd_*.h defines the same names, inside the namespace of its isa_*.cc.
 using F = float __attribute__((vector_size(16)));    // floats
 using I = int32_t __attribute__((vector_size(16)));  // integers
 using M = int32_t __attribute__((vector_size(16)));  // a truth per lane
 
 constexpr int kLanes = 4;
-constexpr int kRows =
-    4;  // rows of a register block: kRows * 2 accumulators, 2 vectors, 1 broadcast
+// Rows of a register block: kRows * 2 accumulators, 2 vectors, 1 broadcast.
+constexpr int kRows = kIsNeon ? 8 : 4;
 
 inline F load(const float* p) {
   F x;
@@ -26,8 +27,18 @@ inline F add(F a, F b) { return a + b; }
 inline F sub(F a, F b) { return a - b; }
 inline F mul(F a, F b) { return a * b; }
 inline F div(F a, F b) { return a / b; }
-inline F fma(F a, F b, F c) { return a * b + c; }
-inline F fms(F a, F b, F c) { return a * b - c; }
+inline F fma(F a, F b, F c) {
+#if defined(__aarch64__)
+  if constexpr (kIsNeon) return vfmaq_f32(c, a, b);
+#endif
+  return a * b + c;
+}
+inline F fms(F a, F b, F c) {
+#if defined(__aarch64__)
+  if constexpr (kIsNeon) return vnegq_f32(vfmsq_f32(c, a, b));
+#endif
+  return a * b - c;
+}
 inline F select(M m, F a, F b) { return m ? a : b; }
 // b where either is a NaN: the order of the operands decides whether a NaN passes.
 inline F max(F a, F b) { return select(a > b, a, b); }

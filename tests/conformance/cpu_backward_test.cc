@@ -20,7 +20,7 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 std::vector<std::string> instruction_sets() {
   std::vector<std::string> names;
-  for (const char* name : {"scalar", "avx2", "avx512"}) {
+  for (const char* name : {"scalar", "neon", "avx2", "avx512"}) {
     PlanOptions options;
     options.implementation = "cpu.backward";
     options.isa = name;

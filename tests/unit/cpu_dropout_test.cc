@@ -53,7 +53,7 @@ TEST(CpuDropout, DropsThePairsOfTheDefinition) {
                         {1e-9, 7, 11, 2, 128, 1},
                         {0.75, 42, 1, 70000, 12, 6}};
   const Device host = Device::host();
-  for (const char* isa : {"scalar", "avx2", "avx512"}) {
+  for (const char* isa : {"scalar", "neon", "avx2", "avx512"}) {
     const Result<Isa> usable = choose_isa(host, isa);
     if (!usable.ok()) continue;
     for (const Case& one : cases) {

@@ -20,7 +20,7 @@ namespace {
 std::vector<const MicroKernels*> tables() {
   const Device host = Device::host();
   std::vector<const MicroKernels*> result;
-  for (const char* isa : {"scalar", "avx2", "avx512"}) {
+  for (const char* isa : {"scalar", "neon", "avx2", "avx512"}) {
     if (const Result<Isa> usable = choose_isa(host, isa); usable.ok())
       result.push_back(&kernels_for(usable.value()));
   }

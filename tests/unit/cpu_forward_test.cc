@@ -60,7 +60,7 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
 TEST(CpuForward, BitsDoNotDependOnThreadsOrTiles) {
   for (const char* text : {"fwd b1 sq70 sk3000 hq4 hkv2 d24 causal lse",
                            "fwd b2 s300 h2 d64 window:40,9 lse", "fwd b1 sq1 sk9000 h1 d16 lse"}) {
-    for (const char* isa : {"scalar", "avx2", "avx512"}) {
+    for (const char* isa : {"scalar", "neon", "avx2", "avx512"}) {
       PlanOptions options;
       options.isa = isa;
       Tensors tensors(text);
@@ -139,7 +139,7 @@ TEST(CpuForward, NonFiniteValuesReachTheRowsThatSeeThemOnly) {
     rows[30 * v.stride[1] + 2] = std::numeric_limits<float>::quiet_NaN();
     rows[41 * v.stride[1] + v.stride[2]] = std::numeric_limits<float>::infinity();
     inputs.accept();
-    for (const char* isa : {"scalar", "avx2", "avx512"}) {
+    for (const char* isa : {"scalar", "neon", "avx2", "avx512"}) {
       PlanOptions options;
       options.implementation = "cpu.forward";
       options.isa = isa;

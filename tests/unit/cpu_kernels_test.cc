@@ -16,7 +16,7 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 std::vector<const MicroKernels*> tables() {
   std::vector<const MicroKernels*> result;
-  for (const char* isa : {"scalar", "avx2", "avx512"}) {
+  for (const char* isa : {"scalar", "neon", "avx2", "avx512"}) {
     if (const Result<Isa> usable = choose_isa(Device::host(), isa); usable.ok())
       result.push_back(&kernels_for(usable.value()));
   }

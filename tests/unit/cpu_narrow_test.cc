@@ -146,7 +146,7 @@ TEST(CpuNarrow, GivesTheBitsOfTheGeneralKernels) {
   const Sizes sizes[] = {{1, 1, 1},  {17, 16, 1},  {40, 33, 2},  {64, 64, 3},  {31, 80, 4},
                          {50, 7, 7}, {33, 128, 8}, {96, 72, 11}, {24, 512, 16}};
   const Device host = Device::host();
-  for (const char* isa : {"scalar", "avx2", "avx512"}) {
+  for (const char* isa : {"scalar", "neon", "avx2", "avx512"}) {
     const Result<Isa> usable = choose_isa(host, isa);
     if (!usable.ok()) continue;
     for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16, DType::fp8_e4m3}) {

@@ -20,7 +20,7 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 
 std::vector<const MicroKernels*> tables() {
   std::vector<const MicroKernels*> result;
-  for (const char* isa : {"scalar", "avx2", "avx512"}) {
+  for (const char* isa : {"scalar", "neon", "avx2", "avx512"}) {
     if (const Result<Isa> usable = choose_isa(Device::host(), isa); usable.ok())
       result.push_back(&kernels_for(usable.value()));
   }
@@ -134,7 +134,7 @@ TEST(CpuPairTensors, TheContentOfAMaskIsFoundWhereverItIs) {
 template <class Shows>
 void expect_right(const char* text, const Shows& shows) {
   const Problem problem = Problem::parse(text).value();
-  for (const char* isa : {"scalar", "avx2", "avx512"}) {
+  for (const char* isa : {"scalar", "neon", "avx2", "avx512"}) {
     PlanOptions options;
     options.isa = isa;
     options.knobs = {{"block_m", "32"}, {"block_n", "24"}};
