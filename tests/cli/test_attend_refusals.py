@@ -114,8 +114,6 @@ CASES = {
                              ["--isa", "no effect"]),
     "threads of the reference": ([*INPUTS, "--threads", "3", "--backend", "reference"],
                                  ["--threads", "no effect"]),
-    "nothing fast": ([*INPUTS, "--score-mod", "score", "--backend", "cpu"],
-                     ["--backend", "cpu.forward: ", "--backend reference"]),
     "a switch given twice": ([*INPUTS, "--check", "--check"], ["--check", "once"]),
     "causal given twice": ([*INPUTS, "--causal", "--causal=top-left"], ["--causal", "once"]),
     "a switch with a value": ([*INPUTS, "--check=1"], ["--check", "no value"]),
@@ -218,8 +216,6 @@ def test_no_notice_precedes_an_error(files):
     """What would be said of a computation is not said of one that does not begin."""
     result = files("attend", *INPUTS, "--score-mod", "score", "--dout", "wide.npy", "--dq", "dq.npy")
     assert result.code == 2 and len(result.err.splitlines()) == 1, result.err
-    result = files.ok("attend", *INPUTS, "--score-mod", "score", "--isa", "scalar", "--threads", "1")
-    assert result.err.startswith("note: ") and "isa and num_threads" in result.err
 
 
 def attend_q(files, says):
