@@ -45,27 +45,36 @@ inline F tanh_of(F x) {
 // cost 2 % of the speed.
 constexpr int kChain = 64;
 
+// Where byte n of a row to come is. A lane without a row has no pointer, and a prefetch may be of
+// any address: these are numbers.
+__attribute__((always_inline)) inline uintptr_t address_ahead(const void* row, int n) {
+  return reinterpret_cast<uintptr_t>(row) + static_cast<uintptr_t>(n);
+}
+__attribute__((always_inline)) inline void prefetch_address(uintptr_t address) {
+  __builtin_prefetch(reinterpret_cast<const void*>(address), 0, 2);
+}
+
 // Hands out the cache lines of rows to come, one per call. Always inlined: g++ takes a function
 // that only prefetches for one without effects, and drops it.
 struct LinesAhead {
   const void* const* row;
   const void* const* end;
-  const char* at;
+  uintptr_t at;
   int lines, left;  // of a row
 
   __attribute__((always_inline)) explicit LinesAhead(const Prefetch& next)
       : row(next.rows),
         end(next.rows + next.num_rows),
-        at(next.num_rows > 0 ? static_cast<const char*>(*next.rows) : nullptr),
+        at(next.num_rows > 0 ? address_ahead(*next.rows, 0) : 0),
         lines((next.num_bytes + 63) / 64),
         left(lines) {}
   __attribute__((always_inline)) void ask() {
     if (row == end) return;
-    __builtin_prefetch(at, 0, 2);
+    prefetch_address(at);
     at += 64;
     if (--left > 0) return;
     left = lines;
-    if (++row != end) at = static_cast<const char*>(*row);
+    if (++row != end) at = address_ahead(*row, 0);
   }
 };
 

@@ -5,8 +5,7 @@ inline int round_up_to_lanes(int n) { return (n + kLanes - 1) / kLanes * kLanes;
 
 __attribute__((always_inline)) inline void prefetch_row(const Prefetch& next, int row) {
   if (row >= next.num_rows) return;
-  const char* at = static_cast<const char*>(next.rows[row]);
-  for (int n = 0; n < next.num_bytes; n += 64) __builtin_prefetch(at + n, 0, 2);
+  for (int n = 0; n < next.num_bytes; n += 64) prefetch_address(address_ahead(next.rows[row], n));
 }
 
 // The columns at `column` of rows to come. Asked for a few at a time between arithmetic: many at
@@ -17,7 +16,7 @@ __attribute__((always_inline)) inline void prefetch_columns(const Prefetch& next
   const int at = column * static_cast<int>(sizeof(typename T::Raw));
   if (at % 64 >= kLanes * static_cast<int>(sizeof(typename T::Raw)) || at >= next.num_bytes) return;
   for (int j = first; j < first + kLanes && j < next.num_rows; ++j)
-    __builtin_prefetch(static_cast<const char*>(next.rows[j]) + at, 0, 2);
+    prefetch_address(address_ahead(next.rows[j], at));
 }
 
 // transposed[c][key] = the row of that key, for kLanes keys from `first` on.

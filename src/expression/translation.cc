@@ -84,6 +84,7 @@ class Walk {
   }
 
   Motion arithmetic(const Node& node) const {
+    if (node.num_operands < 1) return kMoving;
     const Motion& a = of(node, 0);
     if (node.op == Op::negate) return {a.is_known, 0 - a.step, a.reach};
     if (node.num_operands < 2) return kMoving;

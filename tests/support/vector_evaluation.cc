@@ -79,7 +79,8 @@ std::vector<int32_t> evaluate(const cpu::MicroKernels& kernels, int vectors,
       args.register_stride[s] = registers.size;
     }
     args.registers[static_cast<size_t>(Section::pairs)] += registers.size;
-    if (section == Section::pairs)
+    if (section == Section::pairs &&
+        args.registers[static_cast<size_t>(Section::distances)] != nullptr)
       args.registers[static_cast<size_t>(Section::distances)] += num_keys - 1;
     kernels.evaluate[w - 1](args);
   };
