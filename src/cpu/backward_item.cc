@@ -148,6 +148,7 @@ void BackwardItem::run_tile(int64_t h, int64_t tile) {
   scratch_.tile = is_shared ? call_.shared_tile(b_, h, tile) : scratch_.own_tile;
   if (!seen.empty()) {
     tile_.start(h, first, &call_.rows, is_shared);
+    find_dout_rows();
     if (!is_shared) load_tile();
   }
   const Rows dq = dq_rows(h, first, num_rows);
@@ -172,6 +173,7 @@ void BackwardItem::share_tile(int64_t h, int64_t tile) {
   if (num_rows <= 0) return;
   scratch_.tile = call_.shared_tile(b_, h, tile);
   tile_.start(h, first, &call_.rows, false);
+  find_dout_rows();
   load_tile();
   clear_sum(dq_rows(h, first, num_rows));
 }
@@ -201,17 +203,21 @@ void BackwardItem::load_tile() {
   const bool dout_is_finite = load(call_.args.dout, call_.dout, call_.forward.output_format,
                                    shape.head_dim_v, scratch_.tile.dout);
   *scratch_.tile.is_finite = q_is_finite && dout_is_finite;
-  for (int lane = 0; lane < tile_.num_panels() * shape.width; ++lane) {
-    scratch_.dout_rows[lane] = lane < num_rows ? row_at(call_.args.dout, call_.dout, b_, q,
-                                                        tile_.first() + lane, tile_.head())
-                                               : nullptr;
-  }
   for (int p = 0; p < tile_.num_panels(); ++p) {
     const int64_t lane = int64_t{p} * shape.width;
     call_.kernels.pack[call_.forward.output_format][kMaxVectors - 1](
         {.from_rows = scratch_.dout_rows + lane,
          .panel = scratch_.tile.dout_transposed + lane * shape.head_dim_v,
          .length = shape.head_dim_v});
+  }
+}
+
+void BackwardItem::find_dout_rows() {
+  for (int lane = 0; lane < tile_.num_panels() * call_.shape.width; ++lane) {
+    scratch_.dout_rows[lane] = lane < tile_.num_rows()
+                                   ? row_at(call_.args.dout, call_.dout, b_, tile_.queries(),
+                                            tile_.first() + lane, tile_.head())
+                                   : nullptr;
   }
 }
 

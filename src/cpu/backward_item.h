@@ -47,6 +47,7 @@ class BackwardItem {
   void load_keys(Range seen);
   void run_tile(int64_t h, int64_t tile);
   void load_tile();
+  void find_dout_rows();
   void run_block(const Block& block);
   // Weights, dS and dq of one panel.
   void run_panel(const BackwardTile::Panel& panel, const PanelPart& part, const Block& block);

@@ -149,30 +149,28 @@ struct GradientRows {
           acc[r][w] = select(is_masked(p + r * kWidth + w * kLanes), all(0.0f), acc[r][w]);
     }
     if (args.dvalue != nullptr) store_block(args.dvalue + at, acc);
-    if (args.mod_slope != nullptr) {
-      // Where nothing is handed down the slope may be anything.
-      const F zero = all(0.0f);
-#pragma GCC unroll 8
-      for (int r = 0; r < rows; ++r) {
-        for (int w = 0; w < kMaxVectors; ++w) {
-          const F slope = load(args.mod_slope + at + r * kWidth + w * kLanes);
-          acc[r][w] = select(equal(acc[r][w], zero), zero, mul(acc[r][w], slope));
-        }
-      }
-    }
+    if (args.mod_slope != nullptr) multiply_slopes(args.mod_slope + at, acc);
     if (args.dlogit != nullptr) store_block(args.dlogit + at, acc);
-    if (args.slope != nullptr) {
-#pragma GCC unroll 8
-      for (int r = 0; r < rows; ++r)
-        for (int w = 0; w < kMaxVectors; ++w)
-          acc[r][w] = mul(acc[r][w], load(args.slope + at + r * kWidth + w * kLanes));
-    }
+    if (args.slope != nullptr) multiply_slopes(args.slope + at, acc);
     const F scale = all(args.product.scale);
 #pragma GCC unroll 8
     for (int r = 0; r < rows; ++r)
       for (int w = 0; w < kMaxVectors; ++w) acc[r][w] = mul(acc[r][w], scale);
     store_block(args.product.c + at, acc);
     if (args.keep != nullptr) drop_rows<rows>(p, args.keep + at);
+  }
+  // Where nothing is handed down, as at a masked pair, the slope may be anything, NaN too.
+  template <int rows>
+  __attribute__((always_inline)) static void multiply_slopes(const float* slopes,
+                                                             F (&acc)[rows][kMaxVectors]) {
+    const F zero = all(0.0f);
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; ++r) {
+      for (int w = 0; w < kMaxVectors; ++w) {
+        const F slope = load(slopes + r * kWidth + w * kLanes);
+        acc[r][w] = select(equal(acc[r][w], zero), zero, mul(acc[r][w], slope));
+      }
+    }
   }
   // The weights that v has met. -0 stays what it is.
   template <int rows>
