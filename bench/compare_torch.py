@@ -236,6 +236,7 @@ def measured(args, library):
         row |= measure(line, args)
         row |= {"sirdar_error": errors["sirdar"], "torch_error": errors["torch"]}
         row |= {"implementation": line.plan.name(), "torch_path": line.torch_path}
+        row |= {"command": args.command}
         yield row
 
 
@@ -262,7 +263,7 @@ def markdown(rows, args, library):
         "[rows, rows], shared by the heads.",
         "",
         "```",
-        args.command,
+        *dict.fromkeys(row["command"] for row in rows),
         "```",
         "",
     ]
@@ -319,10 +320,9 @@ def parse():
     add("--quick", action="store_true", help="rows up to 2048, D of 64 and 128, 7 samples")
     add("--json", help="append one line of JSON a problem to this file")
     add("--markdown", help="write the tables to this file")
+    add("--again", nargs="+", help="measure nothing: tables of these files of JSON lines")
     args = parser.parse_args()
-    args.command = "python bench/compare_torch.py " + " ".join(
-        a if os.sep not in a else os.path.relpath(a) for a in sys.argv[1:]
-    )
+    args.command = " ".join(["python bench/compare_torch.py", *sys.argv[1:]])
     if args.quick:
         args.head_dims, args.rows, args.samples = [64, 128], [128, 512, 2048], 7
     return args
@@ -333,8 +333,9 @@ def main():
     torch.set_num_threads(args.threads)
     library = Library(args.library)
     print(f"{'problem':44} {'Sirdar ms':>10} {'torch ms':>10} {'ratio':>7}")
-    rows = []
-    for row in measured(args, library):
+    again = [json.loads(line) for name in args.again or [] for line in open(name, encoding="utf-8")]
+    rows = list({row["problem"]: row for row in again}.values())  # the last of each
+    for row in [] if rows else measured(args, library):
         say(row)
         rows.append(row)
         if args.json:
