@@ -79,10 +79,7 @@ Result<Config> configure(const Problem& problem, const Device& device, const Pla
   config.num_threads = std::min(device.num_threads, kMaxThreads);
   choose_range(problem, config);
   if (Status status = override_fields(config, options.knobs); !status.ok()) return status;
-  if (config.isa != isa.value()) {
-    const Result<Isa> forced = choose_isa(device, std::string(name_of(config.isa)));
-    if (!forced.ok()) return forced.status();
-  }
+  if (Status status = check_isa(device, config.isa); !status.ok()) return status;
   if (Status status = check(config); !status.ok()) return status;
   return Config::of(config);
 }
@@ -98,10 +95,7 @@ size_t workspace_bytes(const Problem& problem, const Config& config) {
 
 Status run(const Plan::State& state, const Args& args, Stream) {
   const BackwardConfig config = state.config.as<BackwardConfig>();
-  // A plan may have been made for a recorded machine.
-  static const Device host = Device::host();
-  if (const Result<Isa> isa = choose_isa(host, std::string(name_of(config.isa))); !isa.ok())
-    return isa.status();
+  if (Status status = check_isa_here(config.isa); !status.ok()) return status;
   const Executor* executor = state.options.executor;
   const auto* expressions = static_cast<const Expressions*>(state.prepared.get());
   BackwardCall call(state.problem, config, args, expressions);

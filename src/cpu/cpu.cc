@@ -83,10 +83,7 @@ Result<Config> configure(const Problem& problem, const Device& device, const Pla
   config.block_m = choose_block_m(problem, width, config.num_threads);
   config.group_n = choose_group_n(problem, device, config, width);
   if (Status status = override_fields(config, options.knobs); !status.ok()) return status;
-  if (config.isa != isa.value()) {
-    const Result<Isa> forced = choose_isa(device, std::string(name_of(config.isa)));
-    if (!forced.ok()) return forced.status();
-  }
+  if (Status status = check_isa(device, config.isa); !status.ok()) return status;
   if (Status status = check(config); !status.ok()) return status;
   return Config::of(config);
 }
@@ -102,10 +99,7 @@ size_t workspace_bytes(const Problem& problem, const Config& config) {
 
 Status run(const Plan::State& state, const Args& args, Stream) {
   const ForwardConfig config = state.config.as<ForwardConfig>();
-  // A plan may have been made for a recorded machine.
-  static const Device host = Device::host();
-  if (const Result<Isa> isa = choose_isa(host, std::string(name_of(config.isa))); !isa.ok())
-    return isa.status();
+  if (Status status = check_isa_here(config.isa); !status.ok()) return status;
   const Executor* executor = state.options.executor;
   const auto* expressions = static_cast<const Expressions*>(state.prepared.get());
   run_forward(ForwardCall(state.problem, config, args, expressions),

@@ -47,6 +47,15 @@ Result<Isa> choose_isa(const Device& device, const std::string& forced) {
       "isa");
 }
 
+Status check_isa(const Device& device, Isa isa) {
+  return choose_isa(device, std::string(name_of(isa))).status();
+}
+
+Status check_isa_here(Isa isa) {
+  static const Device host = Device::host();
+  return check_isa(host, isa);
+}
+
 const MicroKernels& kernels_for(Isa isa) {
 #if defined(__x86_64__)
   if (isa == Isa::avx512) return kAvx512Kernels;

@@ -11,6 +11,11 @@ namespace sirdar::cpu {
 // the device lacks it or there are no kernels for it.
 Result<Isa> choose_isa(const Device& device, const std::string& forced);
 
+// Whether a device may run the kernels of a set, and whether this machine may: a plan may have been
+// made for a recorded one.
+Status check_isa(const Device& device, Isa isa);
+Status check_isa_here(Isa isa);
+
 // The kernels of an instruction set that choose_isa() returned on this machine.
 const MicroKernels& kernels_for(Isa isa);
 

@@ -6,19 +6,10 @@
 #include <vector>
 
 #include "cpu/dispatch.h"
+#include "support/kernel_tables.h"
 
 namespace sirdar::cpu {
 namespace {
-
-std::vector<const MicroKernels*> tables() {
-  const Device host = Device::host();
-  std::vector<const MicroKernels*> result;
-  for (const char* isa : {"scalar", "neon", "avx2", "avx512"}) {
-    if (const Result<Isa> usable = choose_isa(host, isa); usable.ok())
-      result.push_back(&kernels_for(usable.value()));
-  }
-  return result;
-}
 
 using Function = void (*)(const float*, float*, int);
 

@@ -13,19 +13,10 @@
 
 #include "cpu/dispatch.h"
 #include "shared/float_bits.h"
+#include "support/kernel_tables.h"
 
 namespace sirdar::cpu {
 namespace {
-
-std::vector<const MicroKernels*> tables() {
-  const Device host = Device::host();
-  std::vector<const MicroKernels*> result;
-  for (const char* isa : {"scalar", "neon", "avx2", "avx512"}) {
-    if (const Result<Isa> usable = choose_isa(host, isa); usable.ok())
-      result.push_back(&kernels_for(usable.value()));
-  }
-  return result;
-}
 
 struct Format {
   DType dtype;

@@ -8,20 +8,12 @@
 #include <vector>
 
 #include "cpu/dispatch.h"
+#include "support/kernel_tables.h"
 
 namespace sirdar::cpu {
 namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-
-std::vector<const MicroKernels*> tables() {
-  std::vector<const MicroKernels*> result;
-  for (const char* isa : {"scalar", "neon", "avx2", "avx512"}) {
-    if (const Result<Isa> usable = choose_isa(Device::host(), isa); usable.ok())
-      result.push_back(&kernels_for(usable.value()));
-  }
-  return result;
-}
 
 std::vector<float> random(size_t count, uint32_t seed) {
   std::mt19937 engine(seed);

@@ -12,20 +12,12 @@
 #include "core/elements.h"
 #include "cpu/dispatch.h"
 #include "shared/float_bits.h"
+#include "support/kernel_tables.h"
 
 namespace sirdar::cpu {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
-
-std::vector<const MicroKernels*> tables() {
-  std::vector<const MicroKernels*> result;
-  for (const char* isa : {"scalar", "neon", "avx2", "avx512"}) {
-    if (const Result<Isa> usable = choose_isa(Device::host(), isa); usable.ok())
-      result.push_back(&kernels_for(usable.value()));
-  }
-  return result;
-}
 
 // Rows in memory of their exact size, so that a sanitizer sees one byte too many.
 template <class T>
