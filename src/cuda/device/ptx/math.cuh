@@ -1,0 +1,50 @@
+// Arithmetic that has an instruction of its own.
+#pragma once
+
+#include "ptx/base.cuh"
+
+namespace sirdar::ptx {
+
+// 2^x, relative error 2^-22.5; denormal results are 0; -inf gives 0.
+SIRDAR_DEVICE float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// log2(x), absolute error 2^-22 near 1; 0 gives -inf.
+SIRDAR_DEVICE float log2_approx(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// tanh(x), relative error 2^-11.
+SIRDAR_DEVICE float tanh_approx(float x) {
+  float y;
+  asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// The larger one; a NaN loses against a number.
+SIRDAR_DEVICE float max_of(float a, float b) { return fmaxf(a, b); }
+SIRDAR_DEVICE float fma_of(float a, float b, float c) { return fmaf(a, b, c); }
+SIRDAR_DEVICE int min_of(int a, int b) { return a < b ? a : b; }
+SIRDAR_DEVICE int max_of(int a, int b) { return a < b ? b : a; }
+
+SIRDAR_DEVICE uint32_t bits_of(float x) { return __float_as_uint(x); }
+SIRDAR_DEVICE float float_of(uint32_t bits) { return __uint_as_float(bits); }
+
+// Two floats rounded to nearest even, `low` in the lower half.
+SIRDAR_DEVICE uint32_t pack_bf16x2(float low, float high) {
+  uint32_t packed;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+SIRDAR_DEVICE uint32_t pack_f16x2(float low, float high) {
+  uint32_t packed;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+
+}  // namespace sirdar::ptx

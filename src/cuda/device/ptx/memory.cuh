@@ -1,0 +1,35 @@
+// Ordinary (generic proxy) accesses: shared memory by 32-bit address, and the global accesses that
+// other blocks take part in.
+#pragma once
+
+#include "ptx/base.cuh"
+
+namespace sirdar::ptx {
+
+struct alignas(16) Int4 {
+  int x, y, z, w;
+};
+
+SIRDAR_DEVICE void store_shared(uint32_t dst, Int4 value) {  // dst 16-byte aligned
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(dst), "r"(value.x), "r"(value.y),
+               "r"(value.z), "r"(value.w)
+               : "memory");
+}
+SIRDAR_DEVICE Int4 load_shared_int4(uint32_t src) {  // src 16-byte aligned
+  Int4 value;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "r"(src)
+               : "memory");
+  return value;
+}
+
+// Returns the old value; relaxed, GPU scope.
+SIRDAR_DEVICE int atomic_add(int* address, int value) {
+  int old;
+  asm volatile("atom.global.add.s32 %0, [%1], %2;" : "=r"(old) : "l"(address), "r"(value)
+               : "memory");
+  return old;
+}
+
+}  // namespace sirdar::ptx

@@ -1,0 +1,14 @@
+// Exchange between the lanes of a warp. All 32 lanes take part; convergence, no memory order.
+#pragma once
+
+#include "ptx/base.cuh"
+
+namespace sirdar::ptx {
+
+SIRDAR_DEVICE float shfl_xor(float value, int lane_mask) {
+  return __shfl_xor_sync(~0u, value, lane_mask);
+}
+
+SIRDAR_DEVICE bool any_sync(bool predicate) { return __any_sync(~0u, predicate) != 0; }
+
+}  // namespace sirdar::ptx
