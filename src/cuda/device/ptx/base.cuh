@@ -1,4 +1,4 @@
-// What every device header stands on: fixed-width integers, the two macros that kernels see, the
+// What every device header stands on: fixed-width integers, the macros that kernels see, the
 // opaque tensor map, and where a thread is. This is the device face of ptx/; emulator/ptx/ has the
 // same functions in plain C++, and the include path chooses. A kernel has no #ifdef.
 #pragma once
@@ -18,6 +18,7 @@ using uint64_t = unsigned long long;
 
 #define SIRDAR_DEVICE __device__ __forceinline__
 #define SIRDAR_UNROLL _Pragma("unroll")
+#define SIRDAR_NO_UNROLL _Pragma("unroll 1")
 
 namespace sirdar {
 

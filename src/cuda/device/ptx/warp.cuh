@@ -9,6 +9,10 @@ SIRDAR_DEVICE float shfl_xor(float value, int lane_mask) {
   return __shfl_xor_sync(~0u, value, lane_mask);
 }
 
+SIRDAR_DEVICE uint32_t shfl_xor(uint32_t value, int lane_mask) {
+  return __shfl_xor_sync(~0u, value, lane_mask);
+}
+
 SIRDAR_DEVICE bool any_sync(bool predicate) { return __any_sync(~0u, predicate) != 0; }
 
 }  // namespace sirdar::ptx

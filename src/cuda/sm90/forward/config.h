@@ -1,0 +1,127 @@
+// What changes the instructions, registers or shared memory of the Hopper forward, and nothing else.
+// Read by g++, clang and NVRTC. Lengths, strides, head counts and scales are ForwardParams.
+#pragma once
+
+namespace sirdar::sm90 {
+
+enum class Element : int { bf16, fp16 };
+
+// How a row keeps its reference, the number that scores are taken relative to before exp2.
+//   classic      the running maximum [FA2 3.1], found and applied in every block
+//   conditional  the maximum is found in every block, and applied when it grew by more than 2^8
+//   guarded      the maximum of the first block; later blocks look at their sums alone, and repair
+//                in the rare case that one grew out of range (README.md)
+enum class Softmax : int { classic, conditional, guarded };
+
+// Which keys a row may see, all as one interval lo(q) <= k < hi(q).
+//   full      every key of the sequence
+//   upper     lo is 0: causal
+//   interval  both ends move: windows and chunks
+enum class MaskForm : int { full, upper, interval };
+
+struct ForwardConfig {
+  Element element = Element::bf16;
+  int head_dim = 128, head_dim_v = 128;  // multiples of 8 up to 256
+  int num_consumers = 2;                 // warpgroups, 64 query rows each
+  int block_n = 128;                     // keys per tile, a multiple of 16
+  int num_stages_k = 3, num_stages_v = 2;
+  int num_q_buffers = 2;  // 2: the next item's Q loads during this one, whose O leaves through Q's
+                          // buffer; 1: O is stored from registers
+  MaskForm mask = MaskForm::full;
+  // Of what a warpgroup's own rows cannot see: 0 skip nothing, 1 skip blocks, 2 score only the left
+  // half of its first block where that is enough.
+  int trim = 0;
+  Softmax softmax = Softmax::guarded;
+  bool takes_turns = true;     // warpgroups issue their products in turn ("ping-pong")
+  bool overlaps = true;        // a block's exponentials run while the block before is multiplied by V
+  bool has_lengths = false;    // lengths differ by sequence: cu_seqlens, seqused, or no keys at all
+  bool has_logits = false;     // logits are more than a positive multiple of the scores:
+  bool has_softcap = false;    //   soft-capped
+  bool has_alibi = false;      //   plus a slope times the distance
+  bool has_sink = false;       // one more logit per head, which has no value
+  bool writes_lse = false;
+  bool writes_max_logit = false;
+
+  bool operator==(const ForwardConfig&) const = default;
+};
+
+// The one list of the fields: printing, parsing, hashing and emitting use it.
+template <class C, class Visit>
+constexpr void visit_fields(C& c, Visit visit) {
+  visit("element", c.element);
+  visit("head_dim", c.head_dim);
+  visit("head_dim_v", c.head_dim_v);
+  visit("num_consumers", c.num_consumers);
+  visit("block_n", c.block_n);
+  visit("num_stages_k", c.num_stages_k);
+  visit("num_stages_v", c.num_stages_v);
+  visit("num_q_buffers", c.num_q_buffers);
+  visit("mask", c.mask);
+  visit("trim", c.trim);
+  visit("softmax", c.softmax);
+  visit("takes_turns", c.takes_turns);
+  visit("overlaps", c.overlaps);
+  visit("has_lengths", c.has_lengths);
+  visit("has_logits", c.has_logits);
+  visit("has_softcap", c.has_softcap);
+  visit("has_alibi", c.has_alibi);
+  visit("has_sink", c.has_sink);
+  visit("writes_lse", c.writes_lse);
+  visit("writes_max_logit", c.writes_max_logit);
+}
+
+constexpr int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+constexpr int block_m(const ForwardConfig& c) { return 64 * c.num_consumers; }
+constexpr int num_threads(const ForwardConfig& c) { return 128 * (c.num_consumers + 1); }
+
+// Tiles lie in shared memory as chunks of 64 columns, [columns / 64][rows][64], 128-byte swizzle.
+// Columns that do not exist are zeros that TMA fills in.
+constexpr int columns(int head_dim) { return round_up(head_dim, 64); }
+// What the products really run over.
+constexpr int depth_qk(const ForwardConfig& c) { return round_up(c.head_dim, 16); }
+constexpr int width_pv(const ForwardConfig& c) { return round_up(c.head_dim_v, 16); }
+
+constexpr int q_bytes(const ForwardConfig& c) {
+  const int staged_out = c.num_q_buffers == 2 ? columns(c.head_dim_v) : 0;
+  return 2 * block_m(c) * (staged_out > columns(c.head_dim) ? staged_out : columns(c.head_dim));
+}
+constexpr int k_bytes(const ForwardConfig& c) { return 2 * c.block_n * columns(c.head_dim); }
+constexpr int v_bytes(const ForwardConfig& c) { return 2 * c.block_n * columns(c.head_dim_v); }
+
+// Offsets from a base that is aligned to 1024 bytes.
+struct SharedMap {
+  int q, k, v, barriers, info, end;
+};
+inline constexpr int kInfoBytes = 32;  // one work item as its consumers read it
+constexpr int num_barriers(const ForwardConfig& c) {
+  return 2 * (c.num_q_buffers + c.num_stages_k + c.num_stages_v) + (c.has_lengths ? 1 : 0);
+}
+constexpr SharedMap shared_map(const ForwardConfig& c) {
+  SharedMap map{};
+  map.k = map.q + c.num_q_buffers * q_bytes(c);
+  map.v = map.k + c.num_stages_k * k_bytes(c);
+  map.info = map.v + c.num_stages_v * v_bytes(c);
+  map.barriers = map.info + 2 * kInfoBytes;
+  map.end = map.barriers + 8 * num_barriers(c);
+  return map;
+}
+// With what it takes to align the base.
+constexpr int shared_bytes(const ForwardConfig& c) { return round_up(shared_map(c).end, 128) + 1024; }
+
+// setmaxnreg: what is launched with, evenly, is moved from the producer to the consumers.
+constexpr int consumer_registers(const ForwardConfig& c) {
+  return c.num_consumers == 1 ? 240 : c.num_consumers == 2 ? 232 : c.num_consumers == 3 ? 160 : 112;
+}
+constexpr int producer_registers(const ForwardConfig& c) { return c.num_consumers <= 2 ? 40 : 32; }
+
+// Trimming makes a warpgroup skip key blocks before its first; the V ring must hold those and one.
+constexpr bool is_valid(const ForwardConfig& c) {
+  const bool ring_is_deep_enough =
+      c.trim == 0 || c.num_stages_v > (block_m(c) - 64 + c.block_n - 1) / c.block_n;
+  return c.block_n % 16 == 0 && c.block_n <= 256 && c.head_dim % 8 == 0 && c.head_dim_v % 8 == 0 &&
+         ring_is_deep_enough && (c.trim == 0 || c.mask == MaskForm::upper) &&
+         shared_bytes(c) <= 232448;
+}
+
+}  // namespace sirdar::sm90

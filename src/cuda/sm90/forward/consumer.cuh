@@ -1,0 +1,412 @@
+// A consumer warpgroup: 64 query rows. One flat pipeline over all (item, key block) pairs, key blocks
+// from right to left: scores of block j are issued together with the product of block j + 1 by V, and
+// the first scores of an item with the last product of the item before it.
+#pragma once
+
+#include "cuda/sm90/forward/shared.cuh"
+#include "cuda/sm90/forward/softmax.cuh"
+
+namespace sirdar::sm90 {
+
+template <bool kValue>
+struct Flag {
+  static constexpr bool value = kValue;
+};
+
+template <ForwardConfig config>
+struct Consumer {
+  static constexpr int kN = config.block_n, kM = block_m(config), kDepth = depth_qk(config),
+                       kWidth = width_pv(config), kWarpgroups = config.num_consumers;
+  static constexpr ptx::MmaType kType =
+      config.element == Element::bf16 ? ptx::MmaType::bf16 : ptx::MmaType::f16;
+  static constexpr bool kHasLo = config.mask == MaskForm::interval;
+  static constexpr bool kStagesOut = config.num_q_buffers == 2;
+  static constexpr int kThreshold = config.softmax == Softmax::conditional ? 8 : 0;
+  // A warpgroup whose items overflowed this often takes the running maximum for the rest of one.
+  static constexpr int kPatience = 2;
+
+  const ForwardParams& params;
+  SharedAddresses<config> s;
+  int warpgroup, warp, lane;  // warp within the warpgroup
+  float scale;
+
+  float scores[kN / 2];
+  uint32_t weights[kN / 4];
+  float out[kWidth / 2];
+  RowState rows;
+  int out_started = 0;  // the scale-D of the next product: 0 starts the sum
+
+  RingPosition<config.num_stages_k> k_ring;
+  RingPosition<config.num_stages_v> v_ring;
+  RingPosition<config.num_q_buffers> q_ring;  // of the current item
+  int slot = 0;                               // its info
+  bool store_pending = false;                 // the item before may still be leaving its buffer
+  int overflows = 0;                          // of this warp, in the current item
+
+  WorkItem item;
+  int num_blocks;  // key blocks that this warpgroup walks: the item's but for skipped ones
+
+  SIRDAR_DEVICE Consumer(const ForwardParams& p, SharedAddresses<config> shared, int wg, int thread)
+      : params(p),
+        s(shared),
+        warpgroup(wg),
+        warp(thread / 32),
+        lane(thread % 32),
+        scale(config.has_logits ? kLog2e : p.scale_log2) {}
+
+  SIRDAR_DEVICE bool is_leader() const { return warp == 0 && lane == 0; }
+  // First row of this warpgroup, and this thread's upper row, within the sequence.
+  SIRDAR_DEVICE int first_row(const WorkItem& of) const { return of.block * kM + 64 * warpgroup; }
+  SIRDAR_DEVICE int thread_row(const WorkItem& of) const {
+    return first_row(of) + 16 * warp + lane / 4;
+  }
+
+  // ---- products
+
+  template <class Half>
+  SIRDAR_DEVICE void issue_qk(int buffer, Half half) {
+    constexpr int kColumns = Half::value ? kN / 2 : kN;
+    auto& target = reinterpret_cast<float(&)[kColumns / 2]>(scores);
+    const uint64_t q = ptx::wgmma_descriptor(s.q(buffer) + warpgroup * 8192, 16, 1024);
+    const uint64_t k = ptx::wgmma_descriptor(s.k(k_ring.stage), 16, 1024);
+    SIRDAR_UNROLL
+    for (int step = 0; step < kDepth / 16; ++step) {
+      // 32 bytes a step within the swizzle's 128, then the next chunk of 64 columns.
+      ptx::Wgmma<kColumns>::template ss<kType>(target, q + (step / 4) * (kM * 8) + (step % 4) * 2,
+                                               k + (step / 4) * (kN * 8) + (step % 4) * 2,
+                                               step > 0 ? 1 : 0);
+    }
+    ptx::wgmma_commit_group();
+  }
+
+  SIRDAR_DEVICE void issue_pv() {
+    ptx::wgmma_fence();  // after a wait loop ptxas would insert one, and say so
+    const uint64_t v = ptx::wgmma_descriptor(s.v(v_ring.stage), kN * 128, 1024);
+    SIRDAR_UNROLL
+    for (int step = 0; step < kN / 16; ++step) {
+      ptx::Wgmma<kWidth>::template rs<kType, 1>(out, weights + 4 * step, v + step * 128,
+                                                step > 0 ? 1 : out_started);
+    }
+    ptx::wgmma_commit_group();
+    out_started = 1;
+  }
+
+  template <class Half>
+  SIRDAR_DEVICE void pack_weights(Half) {
+    constexpr int kCount = Half::value ? kN / 8 : kN / 4;
+    SIRDAR_UNROLL
+    for (int i = 0; i < kN / 4; ++i) {
+      weights[i] = i < kCount ? pack<config.element>(scores[2 * i], scores[2 * i + 1]) : 0u;
+    }
+  }
+
+  // ---- hand-over
+
+  // Warpgroups issue their products one after the other, so that each finds the tensor core free
+  // while the other takes exponentials.
+  SIRDAR_DEVICE void wait_turn() {
+    if constexpr (config.takes_turns) ptx::barrier_sync(1 + warpgroup, 256);
+  }
+  SIRDAR_DEVICE void pass_turn() {
+    if constexpr (config.takes_turns) {
+      ptx::barrier_arrive(1 + (warpgroup + 1) % kWarpgroups, 256);
+    }
+  }
+  SIRDAR_DEVICE void wait_k() { ptx::mbarrier_wait(s.k_full(k_ring.stage), k_ring.parity); }
+  SIRDAR_DEVICE void wait_v() { ptx::mbarrier_wait(s.v_full(v_ring.stage), v_ring.parity); }
+  SIRDAR_DEVICE void release_k() {
+    if (lane == 0) ptx::mbarrier_arrive(s.k_empty(k_ring.stage));
+    k_ring.advance();
+  }
+  SIRDAR_DEVICE void release_v() {
+    if (lane == 0) ptx::mbarrier_arrive(s.v_empty(v_ring.stage));
+    v_ring.advance();
+  }
+  SIRDAR_DEVICE void skip_k(int count) {
+    for (int i = 0; i < count; ++i) {
+      wait_k();
+      wait_turn();
+      pass_turn();
+      release_k();
+    }
+  }
+  SIRDAR_DEVICE void skip_v(int count) {
+    for (int i = 0; i < count; ++i) {
+      wait_v();
+      release_v();
+    }
+  }
+  // Q's buffer is given back: where O leaves through it, once the item before this one has left.
+  SIRDAR_DEVICE void release_previous_out() {
+    if constexpr (!kStagesOut) return;
+    if (!store_pending) return;
+    if (is_leader()) {
+      ptx::cp_async_bulk_wait_group_read<0>();
+      ptx::mbarrier_arrive(s.q_empty(q_ring.stage ^ 1));
+    }
+    store_pending = false;
+  }
+  // With one buffer: no scores of this item are left to take.
+  SIRDAR_DEVICE void release_q() {
+    if constexpr (kStagesOut) return;
+    ptx::barrier_sync(1 + kWarpgroups + warpgroup, 128);
+    if (is_leader()) ptx::mbarrier_arrive(s.q_empty(q_ring.stage));
+  }
+
+  // ---- masks
+
+  SIRDAR_DEVICE KeyBounds<config> bounds_of(const WorkItem& of) const {
+    return KeyBounds<config>(params, of.seqlen_q, of.seqlen_k);
+  }
+  // Bounds of this thread's two rows, relative to its first column of key block `block`.
+  SIRDAR_DEVICE ColumnBounds column_bounds(const WorkItem& of, int block) const {
+    const KeyBounds<config> bounds = bounds_of(of);
+    const int row = thread_row(of), origin = block * kN + 2 * (lane % 4);
+    return {bounds.lo(row) - origin, bounds.hi(row) - origin, bounds.lo(row + 8) - origin,
+            bounds.hi(row + 8) - origin};
+  }
+  SIRDAR_DEVICE int own_blocks(const WorkItem& of) const {
+    if constexpr (config.trim == 0) return of.num_blocks;
+    const int end = bounds_of(of).hi(first_row(of) + 63);
+    return ptx::max_of(
+        1, ptx::min_of(of.num_blocks, (ptx::max_of(end, 0) + kN - 1) / kN - of.first_block));
+  }
+  SIRDAR_DEVICE bool needs_half(const WorkItem& of, int blocks) const {
+    if constexpr (config.trim < 2) return false;
+    return bounds_of(of).hi(first_row(of) + 63) <= (of.first_block + blocks - 1) * kN + kN / 2;
+  }
+
+  // ---- softmax
+
+  // Scores to logits, in natural-log units.
+  template <int kCount>
+  SIRDAR_DEVICE void make_logits(float (&s_)[kCount], const WorkItem& of, int block) {
+    if constexpr (!config.has_logits) return;
+    float slope = 0;
+    if constexpr (config.has_alibi) {
+      slope = params.alibi[of.batch * params.stride_alibi_batch + of.head * params.stride_alibi_head];
+    }
+    // q_pos - k for this thread's upper row and first column.
+    const int distance = thread_row(of) + of.seqlen_k - of.seqlen_q - block * kN - 2 * (lane % 4);
+    SIRDAR_UNROLL
+    for (int i = 0; i < kCount; ++i) {
+      float x = s_[i] * params.scale_log2;
+      if constexpr (config.has_softcap) {
+        // tanh(y) = 1 - 2 / (1 + e^2y): saturates at both ends, NaN stays NaN.
+        const float e = ptx::exp2_approx(x * (2 * kLog2e / params.softcap));
+        x = params.softcap - 2 * params.softcap * ptx::reciprocal_approx(1.0f + e);
+      }
+      if constexpr (config.has_alibi) {
+        const int d = distance + (is_lower_row(i) ? 8 : 0) - column_of(i);
+        x -= slope * static_cast<float>(d < 0 ? -d : d);
+      }
+      s_[i] = x;
+    }
+  }
+
+  // The first block of an item: an exact maximum, and all the masks there are.
+  template <class Half>
+  SIRDAR_DEVICE void first_softmax(const WorkItem& of, int blocks, RowState& state, Half) {
+    constexpr int kCount = (Half::value ? kN / 2 : kN) / 2;
+    auto& target = reinterpret_cast<float(&)[kCount]>(scores);
+    const int block = of.first_block + blocks - 1;
+    make_logits(target, of, block);
+    if (config.mask != MaskForm::full || (block + 1) * kN > of.seqlen_k) {
+      mask_scores<kHasLo>(target, column_bounds(of, block));
+    }
+    RowPair unused;
+    online_update<0>(target, scale, state, unused);
+  }
+
+  // One warp's scores again by mma.sync, whose accumulators lie like wgmma's: the guarded loop has
+  // overwritten them. Needs no agreement with the other warps.
+  SIRDAR_DEVICE void score_again(int block) {
+    const uint32_t q = s.q(q_ring.stage) + (64 * warpgroup + 16 * warp) * 128;
+    const uint32_t k = s.k(k_ring.stage);
+    SIRDAR_UNROLL
+    for (int j = 0; j < kN / 8; ++j) {
+      float d[4] = {0, 0, 0, 0};
+      SIRDAR_NO_UNROLL
+      for (int step = 0; step < kDepth / 16; ++step) {
+        uint32_t a[4], b[2];
+        const int row = lane & 15, key = 8 * j + (lane & 7), piece = (step & 3) * 2;
+        ptx::ldmatrix_x4(a, q + (step / 4) * (kM * 128) + row * 128 +
+                                (((piece + (lane >> 4)) ^ (row & 7)) << 4));
+        ptx::ldmatrix_x2(b, k + (step / 4) * (kN * 128) + key * 128 +
+                                (((piece + ((lane >> 3) & 1)) ^ (key & 7)) << 4));
+        if constexpr (config.element == Element::bf16) {
+          ptx::mma_m16n8k16_bf16(d, a, b);
+        } else {
+          ptx::mma_m16n8k16_f16(d, a, b);
+        }
+      }
+      SIRDAR_UNROLL
+      for (int i = 0; i < 4; ++i) scores[4 * j + i] = d[i];
+    }
+    make_logits(scores, item, block);
+  }
+
+  SIRDAR_DEVICE void wait_out() {
+    ptx::wgmma_wait_group<0>();
+    ptx::registers_ready(out);
+    ptx::registers_ready(scores);
+  }
+
+  // Exponentials against the reference as it stands; then the sums are looked at. The branch also
+  // pins the order: without the border of a basic block ptxas moves the wait for the product by V
+  // above the exponentials.
+  SIRDAR_DEVICE void guarded_softmax(int block) {
+    constexpr float kGuard = guard_of(config.element);
+    const RowPair before = rows.sum;
+    const bool is_classic = overflows >= kPatience;
+    bool repairs = is_classic;
+    if (!is_classic) {
+      exponentiate(scores, scale, rows.reference, rows.sum);
+      repairs = ptx::any_sync(!(rows.sum.upper < kGuard && rows.sum.lower < kGuard));
+    }
+    if (repairs) {
+      RowPair factor;
+      if (is_classic) online_update<0>(scores, scale, rows, factor);
+      wait_out();
+      if (!is_classic) {
+        const RowPair sum{quad_sum(rows.sum.upper), quad_sum(rows.sum.lower)};
+        if (ptx::any_sync(!(sum.upper < 1e37f && sum.lower < 1e37f))) {
+          score_again(block);
+          rows.sum = before;
+          online_update<0>(scores, scale, rows, factor);
+          ++overflows;
+        } else {
+          factor = {lower_by_exponent(sum.upper, rows.reference.upper),
+                    lower_by_exponent(sum.lower, rows.reference.lower)};
+          rows.sum.upper *= factor.upper;
+          rows.sum.lower *= factor.lower;
+          scale_rows(scores, factor);
+        }
+      }
+      scale_rows(out, factor);
+    }
+  }
+
+  // ---- the walk over an item's key blocks
+
+  // Scores of `block` with the product of the block to its right, up to the scores' arrival.
+  SIRDAR_DEVICE void issue_block() {
+    wait_k();
+    wait_turn();
+    ptx::wgmma_fence();
+    issue_qk(q_ring.stage, Flag<false>{});
+    wait_v();
+    issue_pv();
+    pass_turn();
+    if constexpr (config.overlaps) {
+      ptx::wgmma_wait_group<1>();
+    } else {
+      ptx::wgmma_wait_group<0>();
+      ptx::registers_ready(out);
+    }
+    ptx::registers_ready(scores);
+  }
+  SIRDAR_DEVICE void finish_block(bool is_last) {
+    pack_weights(Flag<false>{});
+    if (is_last) release_q();
+    release_previous_out();
+  }
+
+  template <bool kMasked>
+  SIRDAR_DEVICE void online_block(int block, bool is_last) {
+    issue_block();
+    make_logits(scores, item, block);
+    if constexpr (kMasked) mask_scores<kHasLo>(scores, column_bounds(item, block));
+    RowPair factor;
+    online_update<kThreshold>(scores, scale, rows, factor);
+    release_k();
+    wait_out();
+    release_v();
+    scale_rows(out, factor);
+    finish_block(is_last);
+  }
+
+  SIRDAR_DEVICE void guarded_block(int block, bool is_last) {
+    issue_block();
+    make_logits(scores, item, block);
+    guarded_softmax(block);
+    wait_out();
+    release_v();
+    release_k();
+    finish_block(is_last);
+  }
+
+  SIRDAR_DEVICE void walk() {
+    const int first = item.first_block;
+    int block = first + num_blocks - 2;  // the weights of block + 1 are in registers
+    if constexpr (config.mask != MaskForm::full) {
+      const int full_end = bounds_of(item).hi(first_row(item));
+      for (; block >= first && (block + 1) * kN > full_end; --block) {
+        online_block<true>(block, block == first);
+      }
+    }
+    int full_begin = first;
+    if constexpr (kHasLo) {
+      full_begin = ptx::max_of(first, (bounds_of(item).lo(first_row(item) + 63) + kN - 1) / kN);
+    }
+    for (; block >= full_begin; --block) {
+      if constexpr (config.softmax == Softmax::guarded) {
+        guarded_block(block, block == first);
+      } else {
+        online_block<false>(block, block == first);
+      }
+    }
+    if constexpr (kHasLo) {
+      for (; block >= first; --block) online_block<true>(block, block == first);
+    }
+  }
+
+  // ---- borders between items
+
+  template <class Half>
+  SIRDAR_DEVICE void start(Half half) {
+    ptx::registers_ready(scores);
+    ptx::wgmma_fence();
+    issue_qk(q_ring.stage, half);
+    pass_turn();
+    ptx::wgmma_wait_group<0>();
+    ptx::registers_ready(scores);
+    first_softmax(item, num_blocks, rows, half);
+    release_k();
+    pack_weights(half);
+  }
+
+  // Whole regions from issue to wait exist twice: ptxas serialises a wgmma under a branch.
+  template <class Half>
+  SIRDAR_DEVICE void cross(int next_buffer, const WorkItem& next, int blocks, RowState& state,
+                           Half half) {
+    wait_turn();
+    ptx::wgmma_fence();
+    issue_qk(next_buffer, half);
+    wait_v();
+    issue_pv();
+    pass_turn();
+    ptx::wgmma_wait_group<1>();
+    ptx::registers_ready(scores);
+    first_softmax(next, blocks, state, half);
+    release_k();
+    wait_out();
+    release_v();
+    pack_weights(half);  // before the epilogue, so that the scores are dead during it
+  }
+
+  SIRDAR_DEVICE void finish_last() {
+    wait_v();
+    wait_turn();
+    issue_pv();
+    pass_turn();
+    wait_out();
+    release_v();
+  }
+
+  SIRDAR_DEVICE void run();
+};
+
+}  // namespace sirdar::sm90
+
+#include "cuda/sm90/forward/epilogue.cuh"

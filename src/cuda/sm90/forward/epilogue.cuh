@@ -1,0 +1,217 @@
+// How an item ends, and the loop over items. Included by consumer.cuh.
+#pragma once
+
+#include "cuda/sm90/forward/consumer.cuh"
+
+namespace sirdar::sm90 {
+
+// The row's normaliser, its log, and whether there is anything to normalise.
+struct RowResult {
+  float inverse, lse;  // lse in natural log
+  bool is_empty;
+};
+
+// `sink` in log2 units, -inf where there is none. The sink is one more weight in the sum, without a
+// value; the larger of the two references keeps both in range.
+SIRDAR_DEVICE RowResult finish_row(float reference, float sum, float sink) {
+  const float top = ptx::max_of(reference, sink);
+  const float usable = top == kMinusInfinity ? 0.0f : top;
+  const float factor = ptx::exp2_approx(reference - usable);
+  const float total = sum * factor + ptx::exp2_approx(sink - usable);
+  RowResult result;
+  result.is_empty = sum == 0.0f;
+  result.inverse = result.is_empty ? 0.0f : factor / total;
+  result.lse = total == 0.0f ? kMinusInfinity : (usable + ptx::log2_approx(total)) * kLn2;
+  return result;
+}
+
+// Writes 16-bit results of one row; `word` holds columns c, c + 1.
+template <ForwardConfig config>
+struct Epilogue {
+  Consumer<config>& c;
+  const WorkItem& item;
+  RowResult upper, lower;
+
+  SIRDAR_DEVICE float value(int i) const {
+    const RowResult& row = is_lower_row(i) ? lower : upper;
+    return row.is_empty ? 0.0f : c.out[i] * row.inverse;
+  }
+  // Word i covers accumulator registers 2 i and 2 i + 1.
+  SIRDAR_DEVICE uint32_t word(int i) const {
+    return pack<config.element>(value(2 * i), value(2 * i + 1));
+  }
+
+  SIRDAR_DEVICE uint16_t* row_pointer(int row) const {
+    const RowView& view = c.params.out_rows;
+    return static_cast<uint16_t*>(view.data) + item.batch * view.stride_batch +
+           item.head * view.stride_head + (item.q_begin + row) * view.stride_row;
+  }
+
+  // Four lanes hold a row's columns in pairs; they exchange them so that each has 16 bytes.
+  SIRDAR_DEVICE ptx::Int4 gather(int first_word) const {
+    const bool odd = c.lane & 1, high = c.lane & 2;
+    // first_word + 2 g is this row's word of column group g.
+    const uint32_t w0 = word(first_word), w1 = word(first_word + 2), w2 = word(first_word + 4),
+                   w3 = word(first_word + 6);
+    const uint32_t a = ptx::shfl_xor(odd ? w0 : w1, 1), b = ptx::shfl_xor(odd ? w2 : w3, 1);
+    // Now groups 0/1 and 2/3 of this lane's parity, words of the even and the odd lane.
+    const uint32_t low_even = odd ? a : w0, low_odd = odd ? w1 : a;
+    const uint32_t high_even = odd ? b : w2, high_odd = odd ? w3 : b;
+    const uint32_t even = ptx::shfl_xor(high ? low_even : high_even, 2);
+    const uint32_t uneven = ptx::shfl_xor(high ? low_odd : high_odd, 2);
+    const uint32_t x = high ? even : low_even, y = high ? uneven : low_odd;
+    const uint32_t z = high ? high_even : even, w = high ? high_odd : uneven;
+    return {static_cast<int>(x), static_cast<int>(y), static_cast<int>(z), static_cast<int>(w)};
+  }
+
+  SIRDAR_DEVICE void store_rows(int row, int stored) const {
+    constexpr int kWidth = Consumer<config>::kWidth;
+    uint16_t* pointers[2] = {row_pointer(row), row_pointer(row + 8)};
+    SIRDAR_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const bool is_stored = row + 8 * half < stored;
+      SIRDAR_UNROLL
+      for (int column = 0; column + 32 <= kWidth; column += 32) {
+        const ptx::Int4 piece = gather(column / 4 + half);
+        const int own = column + 8 * (c.lane % 4);
+        if (is_stored && own < config.head_dim_v) {
+          *reinterpret_cast<ptx::Int4*>(pointers[half] + own) = piece;
+        }
+      }
+      SIRDAR_UNROLL
+      for (int column = kWidth / 32 * 32; column < kWidth; column += 8) {
+        const int own = column + 2 * (c.lane % 4);
+        if (is_stored && own < config.head_dim_v) {
+          *reinterpret_cast<uint32_t*>(pointers[half] + own) = word(column / 4 + half);
+        }
+      }
+    }
+  }
+
+  // Through the item's own Q buffer, of which each warpgroup touches its own 64 rows only, and TMA.
+  SIRDAR_DEVICE void store_tile() {
+    const uint32_t tile = c.s.q(c.q_ring.stage) + c.warpgroup * 8192;
+    const int row = 16 * c.warp + (c.lane & 15);
+    SIRDAR_UNROLL
+    for (int j = 0; j < Consumer<config>::kWidth / 16; ++j) {
+      const uint32_t dst = tile + (j / 4) * (Consumer<config>::kM * 128) + row * 128 +
+                           ((((j & 3) * 2 + (c.lane >> 4)) ^ (row & 7)) << 4);
+      ptx::stmatrix_x4(dst, word(4 * j), word(4 * j + 1), word(4 * j + 2), word(4 * j + 3));
+    }
+    ptx::fence_proxy_async_shared();
+    ptx::barrier_sync(1 + config.num_consumers + c.warpgroup, 128);
+    if (c.is_leader()) {
+      const int batch = config.has_lengths && c.params.cu_seqlens_q.data != nullptr ? 0 : item.batch;
+      SIRDAR_UNROLL
+      for (int j = 0; j < columns(config.head_dim_v) / 64; ++j) {
+        ptx::cp_async_bulk_tensor_4d_store(c.params.out, tile + j * Consumer<config>::kM * 128,
+                                           64 * j, item.q_begin + c.first_row(item), item.head,
+                                           batch);
+      }
+      ptx::cp_async_bulk_commit_group();
+    }
+  }
+
+  SIRDAR_DEVICE void store_scalar(const RowView& view, int row, float value_of_row) const {
+    float* base = static_cast<float*>(view.data) + item.batch * view.stride_batch +
+                  item.head * view.stride_head;
+    base[(item.q_begin + row) * view.stride_row] = value_of_row;
+  }
+  SIRDAR_DEVICE void store_scalars(const RowView& view, int row, int stored, RowPair values) const {
+    if (c.lane % 4 != 0) return;
+    if (row < stored) store_scalar(view, row, values.upper);
+    if (row + 8 < stored) store_scalar(view, row + 8, values.lower);
+  }
+};
+
+template <ForwardConfig config>
+SIRDAR_DEVICE void finish_item(Consumer<config>& c, const WorkItem& item) {
+  float sink = kMinusInfinity;
+  if constexpr (config.has_sink) {
+    sink = c.params.sink[item.head * c.params.stride_sink] * kLog2e;
+  }
+  const int row = c.thread_row(item), stored = stored_rows<config>(c.params, item.batch);
+  const RowPair sum{quad_sum(c.rows.sum.upper), quad_sum(c.rows.sum.lower)};
+  Epilogue<config> epilogue{c, item, finish_row(c.rows.reference.upper, sum.upper, sink),
+                            finish_row(c.rows.reference.lower, sum.lower, sink)};
+  RowPair maxima{c.rows.reference.upper * kLn2, c.rows.reference.lower * kLn2};
+  if constexpr (config.has_lengths) {  // stored rows that take no part
+    constexpr RowResult kUnused{0.0f, kMinusInfinity, true};
+    if (row >= item.seqlen_q) epilogue.upper = kUnused, maxima.upper = kMinusInfinity;
+    if (row + 8 >= item.seqlen_q) epilogue.lower = kUnused, maxima.lower = kMinusInfinity;
+  }
+  if constexpr (config.writes_lse) {
+    epilogue.store_scalars(c.params.lse, row, stored, {epilogue.upper.lse, epilogue.lower.lse});
+  }
+  if constexpr (config.writes_max_logit) {
+    epilogue.store_scalars(c.params.max_logit, row, stored, maxima);
+  }
+  const bool is_whole = !config.has_lengths || c.first_row(item) + 64 <= stored;
+  if (config.num_q_buffers == 2 && is_whole) {
+    epilogue.store_tile();
+  } else {
+    epilogue.store_rows(row, stored);
+    // The buffer goes back all the same, when every warp of the warpgroup is here.
+    if constexpr (config.num_q_buffers == 2) {
+      ptx::barrier_sync(1 + config.num_consumers + c.warpgroup, 128);
+    }
+  }
+}
+
+template <ForwardConfig config>
+SIRDAR_DEVICE void Consumer<config>::run() {
+  const Flag<false> whole{};
+  const Flag<config.trim == 2> half{};
+  ptx::mbarrier_wait(s.q_full(0), 0);
+  item = read_item(s.info(0));
+  if (item.block < 0) return;
+  if (config.takes_turns && warpgroup == kWarpgroups - 1) ptx::barrier_arrive(1, 256);
+  num_blocks = own_blocks(item);
+  skip_k(item.num_blocks - num_blocks);
+  wait_k();
+  wait_turn();
+  if (needs_half(item, num_blocks)) {
+    start(half);
+  } else {
+    start(whole);
+  }
+  skip_v(item.num_blocks - num_blocks);
+  while (true) {
+    if (num_blocks == 1) release_q();
+    walk();
+    release_previous_out();
+    RingPosition<config.num_q_buffers> next_ring = q_ring;
+    next_ring.advance();
+    ptx::mbarrier_wait(s.q_full(next_ring.stage), next_ring.parity);
+    const WorkItem next = read_item(s.info(slot ^ 1));
+    int blocks = 0;
+    RowState state;
+    if (next.block >= 0) {
+      blocks = own_blocks(next);
+      skip_k(next.num_blocks - blocks);
+      wait_k();
+      if (needs_half(next, blocks)) {
+        cross(next_ring.stage, next, blocks, state, half);
+      } else {
+        cross(next_ring.stage, next, blocks, state, whole);
+      }
+    } else {
+      finish_last();
+    }
+    finish_item(*this, item);
+    store_pending = kStagesOut;
+    out_started = 0;
+    if (next.block < 0) break;
+    skip_v(next.num_blocks - blocks);
+    rows = state;
+    item = next;
+    num_blocks = blocks;
+    q_ring = next_ring;
+    slot ^= 1;
+    overflows = 0;
+  }
+  if (config.takes_turns && warpgroup == 0) wait_turn();  // the last turn passed on
+  if (kStagesOut && is_leader()) ptx::cp_async_bulk_wait_group<0>();
+}
+
+}  // namespace sirdar::sm90

@@ -1,0 +1,28 @@
+// The Hopper forward: a persistent block of one producer and some consumer warpgroups. README.md has
+// the plan, the barriers and the measurements. Device half; forward.cc fills the parameters.
+#pragma once
+
+#include "cuda/sm90/forward/consumer.cuh"
+#include "cuda/sm90/forward/producer.cuh"
+
+namespace sirdar::sm90 {
+
+template <ForwardConfig config>
+SIRDAR_DEVICE void forward(const ForwardParams& params) {
+  static_assert(is_valid(config));
+  // Swizzled tiles want 1024-byte alignment; shared_bytes() pays for it.
+  const SharedAddresses<config> shared{(ptx::dynamic_shared() + 1023) & ~1023u};
+  const int thread = ptx::thread_idx_x();
+  const int warpgroup = ptx::uniform(thread / 128);
+  if (thread == 0) init_barriers(shared);
+  ptx::syncthreads();
+  if (warpgroup == 0) {
+    ptx::setmaxnreg_dec<producer_registers(config)>();
+    if (ptx::uniform(thread / 32) == 0) Producer<config>(params, shared, thread).run();
+  } else {
+    ptx::setmaxnreg_inc<consumer_registers(config)>();
+    Consumer<config>(params, shared, warpgroup - 1, thread % 128).run();
+  }
+}
+
+}  // namespace sirdar::sm90

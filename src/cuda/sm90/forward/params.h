@@ -1,0 +1,43 @@
+// The run-time arguments of one launch of the Hopper forward, by value. The host half fills it.
+#pragma once
+
+namespace sirdar::sm90 {
+
+// int32 values of a caller's view, one stride apart; null where the problem has none.
+struct IntView {
+  const int* data;
+  long long stride;
+};
+
+// Strides in elements.
+struct RowView {
+  void* data;
+  long long stride_batch, stride_row, stride_head;
+};
+
+inline constexpr int kNoBound = 1 << 30;  // of a window side, a chunk: further than any position
+
+template <class TensorMap>
+struct ForwardParamsOf {
+  // Axes, fastest first: column, row, head, batch. Ragged tensors have one batch, and rows of all
+  // sequences. Boxes: 64 columns by block_m (q), block_n (k, v) or 64 (out) rows.
+  TensorMap q, k, v, out;
+  RowView out_rows;             // for rows that leave by ordinary stores
+  RowView lse, max_logit;       // fp32
+  const float* sink;            // [num_heads_q], natural log units
+  const float* alibi;           // slopes
+  long long stride_alibi_batch, stride_alibi_head, stride_sink;
+  IntView cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k;
+  int* counter;                 // two zeros before and after; null: items are dealt out in turn
+  int num_heads, group_size;    // query heads; query heads per K/V head
+  int seqlen_q, seqlen_k;       // maxima where sequences have their own
+  int num_blocks_m, num_items;  // query blocks of the longest sequence; of all sequences and heads
+  int section_heads, num_sections;  // longest-first order within this many heads, that many times
+  int window_left, window_right;    // keys besides the diagonal; causal: right is 0
+  int chunk;
+  int is_top_left;
+  float scale_log2;             // softmax_scale * log2(e); with has_logits softmax_scale alone
+  float softcap;
+};
+
+}  // namespace sirdar::sm90

@@ -1,0 +1,171 @@
+// The producer: one warp that hands out work items and loads their tiles, never waiting for more
+// than a free buffer. K runs one block ahead of V, over the borders of items too.
+#pragma once
+
+#include "cuda/sm90/forward/shared.cuh"
+
+namespace sirdar::sm90 {
+
+template <ForwardConfig config>
+struct Producer {
+  // A block of V that is still to be loaded.
+  struct PendingV {
+    int row = -1, head = 0, batch = 0;  // row < 0: none
+    int rows_left = 0;                  // to the end of the sequence
+  };
+
+  const ForwardParams& params;
+  SharedAddresses<config> s;
+  int lane;
+  uint64_t keep, once;  // L2 priorities: K and V are read by many blocks, Q by one
+  RingPosition<config.num_stages_k> k_ring;
+  RingPosition<config.num_stages_v> v_ring;
+  RingPosition<config.num_q_buffers> q_ring;
+  PendingV pending;
+  int landed_parity = 0;
+
+  SIRDAR_DEVICE Producer(const ForwardParams& p, SharedAddresses<config> shared, int lane_idx)
+      : params(p),
+        s(shared),
+        lane(lane_idx),
+        keep(ptx::createpolicy_evict_last()),
+        once(ptx::createpolicy_evict_first()) {}
+
+  template <int kHeadDim, int kRows>
+  SIRDAR_DEVICE void load(uint32_t dst, const TensorMap& map, uint32_t full, int row, int head,
+                          int batch, uint64_t policy) {
+    SIRDAR_UNROLL
+    for (int c = 0; c < columns(kHeadDim) / 64; ++c) {
+      ptx::cp_async_bulk_tensor_4d_load(dst + c * kRows * 128, map, full, 64 * c, row, head, batch,
+                                        policy);
+    }
+  }
+
+  SIRDAR_DEVICE void load_k(int row, int head, int batch) {
+    ptx::mbarrier_wait(s.k_empty(k_ring.stage), k_ring.parity ^ 1);
+    if (lane == 0) {
+      ptx::mbarrier_arrive_expect_tx(s.k_full(k_ring.stage), k_bytes(config));
+      load<config.head_dim, config.block_n>(s.k(k_ring.stage), params.k, s.k_full(k_ring.stage),
+                                            row, head, batch, keep);
+    }
+    ptx::syncwarp();
+    k_ring.advance();
+  }
+
+  SIRDAR_DEVICE void load_pending_v() {
+    if (pending.row < 0) return;
+    const uint32_t full = s.v_full(v_ring.stage);
+    const bool is_cut = config.has_lengths && pending.rows_left < config.block_n;
+    const uint32_t landed = is_cut ? s.v_landed() : full;
+    ptx::mbarrier_wait(s.v_empty(v_ring.stage), v_ring.parity ^ 1);
+    if (lane == 0) {
+      ptx::mbarrier_arrive_expect_tx(landed, v_bytes(config));
+      load<config.head_dim_v, config.block_n>(s.v(v_ring.stage), params.v, landed, pending.row,
+                                              pending.head, pending.batch, keep);
+    }
+    ptx::syncwarp();
+    if (is_cut) clear_v_end(full);
+    v_ring.advance();
+    pending.row = -1;
+  }
+
+  // Rows behind the end of a sequence belong to others, or to nobody: their weights are 0, but 0
+  // times a NaN is not. They become zeros before the consumers hear of the tile.
+  SIRDAR_DEVICE void clear_v_end(uint32_t full) {
+    ptx::mbarrier_wait(s.v_landed(), landed_parity);
+    landed_parity ^= 1;
+    constexpr int kPieces = config.block_n * 8;  // of 16 bytes, in a chunk of 64 columns
+    const int first = 8 * ptx::max_of(pending.rows_left, 0);
+    for (int c = 0; c < columns(config.head_dim_v) / 64; ++c) {
+      const uint32_t chunk = s.v(v_ring.stage) + c * config.block_n * 128;
+      for (int i = first + lane; i < kPieces; i += 32) {
+        ptx::store_shared(chunk + 16 * i, {0, 0, 0, 0});
+      }
+    }
+    ptx::fence_proxy_async_shared();
+    ptx::syncwarp();
+    if (lane == 0) ptx::mbarrier_arrive(full);
+  }
+
+  // Whether there is an item; fills the slot that the consumers read next.
+  SIRDAR_DEVICE void publish(int slot, const WorkItem& item) {
+    if (lane != 0) return;
+    write_item(s.info(slot), item);
+    const uint32_t full = s.q_full(q_ring.stage);
+    if (item.block < 0) {
+      ptx::mbarrier_arrive(full);
+      return;
+    }
+    // This arrival also publishes the item.
+    ptx::mbarrier_arrive_expect_tx(full, 2 * block_m(config) * columns(config.head_dim));
+    load<config.head_dim, block_m(config)>(s.q(q_ring.stage), params.q, full,
+                                           item.q_begin + item.block * block_m(config), item.head,
+                                           batch_coordinate(item, params.cu_seqlens_q), once);
+  }
+
+  SIRDAR_DEVICE int batch_coordinate(const WorkItem& item, const IntView& cu_seqlens) const {
+    return config.has_lengths && cu_seqlens.data != nullptr ? 0 : item.batch;
+  }
+
+  // The next ticket, the same in all lanes.
+  SIRDAR_DEVICE int next_ticket(int ticket) {
+    if (params.counter == nullptr) return ticket + ptx::grid_dim_x();
+    int drawn = 0;
+    if (lane == 0) drawn = ptx::grid_dim_x() + ptx::atomic_add(params.counter, 1);
+    return ptx::uniform(drawn);
+  }
+
+  SIRDAR_DEVICE void run() {
+    int ticket = ptx::block_idx_x();
+    for (int slot = 0;; slot ^= 1) {
+      WorkItem item;
+      item.block = -1;
+      while (ticket < params.num_items) {
+        item = item_of<config>(params, ticket);
+        if (item.num_blocks > 0) break;
+        item.block = -1;
+        ticket = next_ticket(ticket);
+      }
+      // With one buffer, Q is free only when this item's last scores are done: V must not wait.
+      if constexpr (config.num_q_buffers == 1) load_pending_v();
+      ptx::mbarrier_wait(s.q_empty(q_ring.stage), q_ring.parity ^ 1);
+      publish(slot, item);
+      ptx::syncwarp();
+      q_ring.advance();
+      if (item.block < 0) break;
+      ticket = load_keys(item, ticket);
+    }
+    load_pending_v();
+    finish_tickets();
+  }
+
+  // All of an item's K and V but its last V; returns the next ticket.
+  SIRDAR_DEVICE int load_keys(const WorkItem& item, int ticket) {
+    const int head = item.head / params.group_size;
+    const int batch = batch_coordinate(item, params.cu_seqlens_k);
+    const int begin = config.has_lengths && params.cu_seqlens_k.data != nullptr
+                          ? params.cu_seqlens_k.data[item.batch * params.cu_seqlens_k.stride]
+                          : 0;
+    int next = ticket;
+    for (int j = item.num_blocks - 1; j >= 0; --j) {
+      if (j == 0) next = next_ticket(ticket);
+      const int row = (item.first_block + j) * config.block_n;
+      load_k(begin + row, head, batch);
+      load_pending_v();
+      pending = {begin + row, head, batch, item.seqlen_k - row};
+    }
+    return next;
+  }
+
+  // The last block to finish leaves the counter as it was found.
+  SIRDAR_DEVICE void finish_tickets() {
+    if (params.counter == nullptr || lane != 0) return;
+    if (ptx::atomic_add(params.counter + 1, 1) == ptx::grid_dim_x() - 1) {
+      params.counter[0] = 0;
+      params.counter[1] = 0;
+      ptx::fence_gpu();
+    }
+  }
+};
+
+}  // namespace sirdar::sm90

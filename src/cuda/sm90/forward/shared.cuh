@@ -1,0 +1,77 @@
+// Addresses in shared memory, and the barriers that hand tiles over.
+#pragma once
+
+#include "cuda/sm90/forward/config.h"
+#include "cuda/sm90/forward/work.cuh"
+#include "ptx/all.cuh"
+
+namespace sirdar::sm90 {
+
+// A position in a ring of stages: which one, and the parity of its current phase.
+template <int kStages>
+struct RingPosition {
+  int stage = 0, parity = 0;
+
+  SIRDAR_DEVICE void advance() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+template <ForwardConfig config>
+struct SharedAddresses {
+  static constexpr SharedMap kMap = shared_map(config);
+  static constexpr int kQ = config.num_q_buffers, kK = config.num_stages_k,
+                       kV = config.num_stages_v;
+  uint32_t base;
+
+  SIRDAR_DEVICE uint32_t q(int buffer) const { return base + kMap.q + buffer * q_bytes(config); }
+  SIRDAR_DEVICE uint32_t k(int stage) const { return base + kMap.k + stage * k_bytes(config); }
+  SIRDAR_DEVICE uint32_t v(int stage) const { return base + kMap.v + stage * v_bytes(config); }
+  SIRDAR_DEVICE uint32_t info(int slot) const { return base + kMap.info + slot * kInfoBytes; }
+
+  SIRDAR_DEVICE uint32_t bar(int index) const { return base + kMap.barriers + 8 * index; }
+  SIRDAR_DEVICE uint32_t q_full(int i) const { return bar(i); }
+  SIRDAR_DEVICE uint32_t q_empty(int i) const { return bar(kQ + i); }
+  SIRDAR_DEVICE uint32_t k_full(int i) const { return bar(2 * kQ + i); }
+  SIRDAR_DEVICE uint32_t k_empty(int i) const { return bar(2 * kQ + kK + i); }
+  SIRDAR_DEVICE uint32_t v_full(int i) const { return bar(2 * kQ + 2 * kK + i); }
+  SIRDAR_DEVICE uint32_t v_empty(int i) const { return bar(2 * kQ + 2 * kK + kV + i); }
+  // Where the bytes of a V tile arrive whose end the producer clears; only with has_lengths.
+  SIRDAR_DEVICE uint32_t v_landed() const { return bar(2 * kQ + 2 * kK + 2 * kV); }
+};
+
+// One thread. Full: the producer's arrival and its bytes. Empty: one arrival per consumer warp; of
+// Q, which leaves warpgroup by warpgroup, one per warpgroup.
+template <ForwardConfig config>
+SIRDAR_DEVICE void init_barriers(const SharedAddresses<config>& s) {
+  for (int i = 0; i < config.num_q_buffers; ++i) {
+    ptx::mbarrier_init(s.q_full(i), 1);
+    ptx::mbarrier_init(s.q_empty(i), config.num_consumers);
+  }
+  for (int i = 0; i < config.num_stages_k; ++i) {
+    ptx::mbarrier_init(s.k_full(i), 1);
+    ptx::mbarrier_init(s.k_empty(i), 4 * config.num_consumers);
+  }
+  for (int i = 0; i < config.num_stages_v; ++i) {
+    ptx::mbarrier_init(s.v_full(i), 1);
+    ptx::mbarrier_init(s.v_empty(i), 4 * config.num_consumers);
+  }
+  if constexpr (config.has_lengths) ptx::mbarrier_init(s.v_landed(), 1);
+  ptx::fence_mbarrier_init();
+}
+
+// The item as it is handed to the consumers, beside Q. One thread writes, a warp reads.
+SIRDAR_DEVICE void write_item(uint32_t info, const WorkItem& item) {
+  ptx::store_shared(info, {item.block, item.batch, item.head, item.num_blocks});
+  ptx::store_shared(info + 16, {item.first_block, item.q_begin, item.seqlen_q, item.seqlen_k});
+}
+SIRDAR_DEVICE WorkItem read_item(uint32_t info) {
+  const ptx::Int4 a = ptx::load_shared_int4(info), b = ptx::load_shared_int4(info + 16);
+  return {ptx::uniform(a.x), ptx::uniform(a.y), ptx::uniform(a.z), ptx::uniform(a.w),
+          ptx::uniform(b.x), ptx::uniform(b.y), ptx::uniform(b.z), ptx::uniform(b.w)};
+}
+
+}  // namespace sirdar::sm90

@@ -1,0 +1,137 @@
+// The rows of a score tile: maximum, exponentials, sums. A thread holds parts of two rows, r and
+// r + 8 of its warp's sixteen, in the register order of wgmma; four lanes share a row.
+// Everything is in units of log2: a weight is 2^(score * scale - reference).
+#pragma once
+
+#include "cuda/sm90/forward/config.h"
+#include "ptx/all.cuh"
+
+namespace sirdar::sm90 {
+
+inline constexpr float kMinusInfinity = __builtin_bit_cast(float, 0xff800000u);
+inline constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.69314718055994531f;
+
+// Above this a partial row sum moves the reference. bf16 weights have the exponents of floats; fp16
+// weights must stay below 65504.
+constexpr float guard_of(Element element) {
+  return element == Element::bf16 ? 4294967296.0f : 16384.0f;
+}
+
+// Of accumulator register i: which of the two rows, and the column besides the lane's own offset.
+constexpr bool is_lower_row(int i) { return (i >> 1) & 1; }
+constexpr int column_of(int i) { return 8 * (i / 4) + (i & 1); }
+
+SIRDAR_DEVICE float quad_max(float x) {
+  x = ptx::max_of(x, ptx::shfl_xor(x, 1));
+  return ptx::max_of(x, ptx::shfl_xor(x, 2));
+}
+SIRDAR_DEVICE float quad_sum(float x) {
+  x += ptx::shfl_xor(x, 1);
+  return x + ptx::shfl_xor(x, 2);
+}
+
+// A pair of values, one per row of the thread.
+struct RowPair {
+  float upper, lower;
+};
+
+// invariant: reference is finite or -inf; sum is this thread's share.
+struct RowState {
+  RowPair reference{kMinusInfinity, kMinusInfinity};
+  RowPair sum{0, 0};
+};
+
+// weights and their sums. The shape of the sums matters: pairs keep two FMAs with one reference side
+// by side, and the second takes it from the operand reuse cache; the tensor core and the FMA pipe
+// share register bandwidth (README.md, operand reuse).
+template <int kCount>
+SIRDAR_DEVICE void exponentiate(float (&scores)[kCount], float scale, RowPair reference,
+                                RowPair& sum) {
+  SIRDAR_UNROLL
+  for (int i = 0; i < kCount; i += 4) {
+    scores[i] = ptx::exp2_approx(ptx::fma_of(scores[i], scale, -reference.upper));
+    scores[i + 1] = ptx::exp2_approx(ptx::fma_of(scores[i + 1], scale, -reference.upper));
+    scores[i + 2] = ptx::exp2_approx(ptx::fma_of(scores[i + 2], scale, -reference.lower));
+    scores[i + 3] = ptx::exp2_approx(ptx::fma_of(scores[i + 3], scale, -reference.lower));
+    sum.upper += scores[i] + scores[i + 1];
+    sum.lower += scores[i + 2] + scores[i + 3];
+  }
+}
+
+// Scores of keys that a row does not see become -inf: columns outside [lo, hi), relative to the
+// lane's own first column.
+struct ColumnBounds {
+  int lo_upper, hi_upper, lo_lower, hi_lower;
+};
+template <bool kHasLo, int kCount>
+SIRDAR_DEVICE void mask_scores(float (&scores)[kCount], const ColumnBounds& bounds) {
+  SIRDAR_UNROLL
+  for (int i = 0; i < kCount; ++i) {
+    const int column = column_of(i);
+    const bool hidden = column >= (is_lower_row(i) ? bounds.hi_lower : bounds.hi_upper) ||
+                        (kHasLo && column < (is_lower_row(i) ? bounds.lo_lower : bounds.lo_upper));
+    scores[i] = hidden ? kMinusInfinity : scores[i];
+  }
+}
+
+// Largest score of each row, in log2 units.
+template <int kCount>
+SIRDAR_DEVICE RowPair row_maxima(const float (&scores)[kCount], float scale) {
+  float upper = kMinusInfinity, lower = kMinusInfinity;
+  SIRDAR_UNROLL
+  for (int i = 0; i < kCount; ++i) {
+    if (is_lower_row(i)) {
+      lower = ptx::max_of(lower, scores[i]);
+    } else {
+      upper = ptx::max_of(upper, scores[i]);
+    }
+  }
+  return {quad_max(upper) * scale, quad_max(lower) * scale};
+}
+
+// The online update [Milakov18 alg. 3]: the reference becomes the running maximum; `factor` is what
+// earlier sums and outputs are multiplied by. With kThreshold > 0 the reference stays while no row of
+// the warp outgrew it by that much [FA4 3.2]; weights are then up to 2^kThreshold.
+template <int kThreshold, int kCount>
+SIRDAR_DEVICE void online_update(float (&scores)[kCount], float scale, RowState& state,
+                                 RowPair& factor) {
+  const RowPair block = row_maxima(scores, scale);
+  RowPair next{ptx::max_of(state.reference.upper, block.upper),
+               ptx::max_of(state.reference.lower, block.lower)};
+  if constexpr (kThreshold > 0) {
+    if (!ptx::any_sync(!(next.upper <= state.reference.upper + kThreshold &&
+                         next.lower <= state.reference.lower + kThreshold))) {
+      next = state.reference;
+    }
+  }
+  // A row that has seen nothing yet has no reference; any will do for weights of 0.
+  const RowPair usable{next.upper == kMinusInfinity ? 0.0f : next.upper,
+                       next.lower == kMinusInfinity ? 0.0f : next.lower};
+  factor = {ptx::exp2_approx(state.reference.upper - usable.upper),
+            ptx::exp2_approx(state.reference.lower - usable.lower)};
+  state.reference = next;
+  state.sum.upper *= factor.upper;
+  state.sum.lower *= factor.lower;
+  exponentiate(scores, scale, usable, state.sum);
+}
+
+template <int kCount>
+SIRDAR_DEVICE void scale_rows(float (&values)[kCount], RowPair factor) {
+  SIRDAR_UNROLL
+  for (int i = 0; i < kCount; ++i) values[i] *= is_lower_row(i) ? factor.lower : factor.upper;
+}
+
+template <Element kElement>
+SIRDAR_DEVICE uint32_t pack(float low, float high) {
+  if constexpr (kElement == Element::bf16) return ptx::pack_bf16x2(low, high);
+  return ptx::pack_f16x2(low, high);
+}
+
+// Moves a reference by the power of two that brings its row's (finite) sum near 1: exact.
+SIRDAR_DEVICE float lower_by_exponent(float sum, float& reference) {
+  const uint32_t exponent = ptx::bits_of(ptx::max_of(sum, 1.0f)) >> 23;  // biased by 127
+  reference += static_cast<float>(static_cast<int>(exponent) - 127);
+  return ptx::float_of((254 - exponent) << 23);
+}
+
+}  // namespace sirdar::sm90

@@ -1,0 +1,136 @@
+// From a ticket to a work item: which query block of which head, and which keys it sees.
+#pragma once
+
+#include "cuda/sm90/forward/config.h"
+#include "cuda/sm90/forward/params.h"
+#include "ptx/base.cuh"
+#include "ptx/math.cuh"
+
+namespace sirdar::sm90 {
+
+using ForwardParams = ForwardParamsOf<TensorMap>;
+
+// The rows of one sequence on one side.
+struct Rows {
+  int begin = 0;   // in a ragged tensor
+  int length = 0;  // that take part
+};
+
+// Nothing here is larger than 2^30 (the host refuses), so sums of two fit.
+struct WorkItem {
+  int block;                  // query block within its sequence; < 0: no more work
+  int batch, head;            // head of the queries
+  int num_blocks;             // key blocks that some row sees, at least 1
+  int first_block;            // the leftmost of them
+  int q_begin, seqlen_q, seqlen_k;
+};
+
+// Keys that rows see: lo(row) <= k < hi(row). Both never decrease with the row.
+template <ForwardConfig config>
+struct KeyBounds {
+  const ForwardParams& params;
+  int shift, seqlen_k;  // diagonal: row + shift
+
+  SIRDAR_DEVICE KeyBounds(const ForwardParams& p, int seqlen_q, int length_k)
+      : params(p), shift(p.is_top_left ? 0 : length_k - seqlen_q), seqlen_k(length_k) {}
+
+  SIRDAR_DEVICE int chunk_begin(int row) const {
+    const int position = row + shift, size = params.chunk;
+    const int rest = position % size;
+    return position - (rest < 0 ? rest + size : rest);
+  }
+  SIRDAR_DEVICE int lo(int row) const {
+    if constexpr (config.mask != MaskForm::interval) return 0;
+    int bound = params.window_left < kNoBound ? row + shift - params.window_left : 0;
+    if (params.chunk < kNoBound) bound = ptx::max_of(bound, chunk_begin(row));
+    return ptx::max_of(bound, 0);
+  }
+  SIRDAR_DEVICE int hi(int row) const {
+    if constexpr (config.mask == MaskForm::full) return seqlen_k;
+    int bound = seqlen_k;
+    if (params.window_right < kNoBound) {
+      bound = ptx::min_of(bound, row + shift + params.window_right + 1);
+    }
+    if constexpr (config.mask == MaskForm::interval) {
+      if (params.chunk < kNoBound) bound = ptx::min_of(bound, chunk_begin(row) + params.chunk);
+    }
+    return bound;
+  }
+};
+
+template <ForwardConfig config>
+SIRDAR_DEVICE Rows rows_of(const IntView& cu_seqlens, const IntView& seqused, int seqlen,
+                           int batch) {
+  Rows rows{0, seqlen};
+  if constexpr (config.has_lengths) {
+    if (cu_seqlens.data != nullptr) {
+      rows.begin = cu_seqlens.data[batch * cu_seqlens.stride];
+      rows.length = cu_seqlens.data[(batch + 1) * cu_seqlens.stride] - rows.begin;
+    }
+    if (seqused.data != nullptr) rows.length = seqused.data[batch * seqused.stride];
+  }
+  return rows;
+}
+
+// Where the rows of a ragged sequence end, used or not: the rest of its output is zeros.
+template <ForwardConfig config>
+SIRDAR_DEVICE int stored_rows(const ForwardParams& params, int batch) {
+  if constexpr (config.has_lengths) {
+    if (params.cu_seqlens_q.data != nullptr) {
+      const IntView& cu = params.cu_seqlens_q;
+      return cu.data[(batch + 1) * cu.stride] - cu.data[batch * cu.stride];
+    }
+  }
+  return params.seqlen_q;
+}
+
+// Full masks: head by head, so that blocks at work at one time read the same keys. Others: within a
+// section of heads, whose K and V stay in L2, the longest (last) query blocks of all heads first.
+template <ForwardConfig config>
+SIRDAR_DEVICE void place_of(const ForwardParams& params, int ticket, int& block, int& batch_head) {
+  if constexpr (config.mask == MaskForm::full) {
+    batch_head = ticket / params.num_blocks_m;
+    block = ticket - batch_head * params.num_blocks_m;
+  } else {
+    const int items = params.section_heads * params.num_blocks_m;
+    const int section = ptx::min_of(ticket / items, params.num_sections);
+    const int rest = ticket - section * items;
+    const int first_head = section * params.section_heads;
+    const int heads = section < params.num_sections
+                          ? params.section_heads
+                          : params.num_items / params.num_blocks_m - first_head;
+    const int rank = rest / heads;
+    block = params.num_blocks_m - 1 - rank;
+    batch_head = first_head + rest - rank * heads;
+  }
+}
+
+// The item of a ticket; num_blocks is 0 where the sequence has no such query block.
+template <ForwardConfig config>
+SIRDAR_DEVICE WorkItem item_of(const ForwardParams& params, int ticket) {
+  constexpr int kBlockM = block_m(config);
+  WorkItem item;
+  int batch_head;
+  place_of<config>(params, ticket, item.block, batch_head);
+  item.batch = batch_head / params.num_heads;
+  item.head = batch_head - item.batch * params.num_heads;
+  const Rows q = rows_of<config>(params.cu_seqlens_q, params.seqused_q, params.seqlen_q, item.batch);
+  const Rows k = rows_of<config>(params.cu_seqlens_k, params.seqused_k, params.seqlen_k, item.batch);
+  item.q_begin = q.begin;
+  item.seqlen_q = q.length;
+  item.seqlen_k = k.length;
+  const int row = item.block * kBlockM;
+  if (row >= stored_rows<config>(params, item.batch)) {
+    item.num_blocks = 0;
+    return item;
+  }
+  const KeyBounds<config> bounds(params, q.length, k.length);
+  const int end = row < q.length ? bounds.hi(row + kBlockM - 1) : 0;
+  // With nothing to see one block is walked all the same, fully masked: its rows are zeros.
+  item.first_block = ptx::min_of(bounds.lo(row), ptx::max_of(end - 1, 0)) / config.block_n;
+  const int end_block = (ptx::max_of(end, 0) + config.block_n - 1) / config.block_n;
+  item.num_blocks = ptx::max_of(1, end_block - item.first_block);
+  return item;
+}
+
+}  // namespace sirdar::sm90
