@@ -1,5 +1,6 @@
 // mbarrier: barriers in shared memory that count arrivals and bytes. `bar` is a shared address, 8
-// bytes, 8-byte aligned. A phase completes when the arrivals of init and all announced bytes are in.
+// bytes, 8-byte aligned. A phase completes when the arrivals of init and all announced bytes are
+// in.
 #pragma once
 
 #include "ptx/base.cuh"

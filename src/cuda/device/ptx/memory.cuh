@@ -27,7 +27,9 @@ SIRDAR_DEVICE Int4 load_shared_int4(uint32_t src) {  // src 16-byte aligned
 // Returns the old value; relaxed, GPU scope.
 SIRDAR_DEVICE int atomic_add(int* address, int value) {
   int old;
-  asm volatile("atom.global.add.s32 %0, [%1], %2;" : "=r"(old) : "l"(address), "r"(value)
+  asm volatile("atom.global.add.s32 %0, [%1], %2;"
+               : "=r"(old)
+               : "l"(address), "r"(value)
                : "memory");
   return old;
 }

@@ -55,16 +55,16 @@ SIRDAR_DEVICE void cp_async_bulk_tensor_4d_multicast(uint32_t dst, const TensorM
 }
 
 // Shared memory -> box, part of the thread's current bulk group.
-SIRDAR_DEVICE void cp_async_bulk_tensor_4d_store(const TensorMap& map, uint32_t src, int c0,
-                                                 int c1, int c2, int c3) {
+SIRDAR_DEVICE void cp_async_bulk_tensor_4d_store(const TensorMap& map, uint32_t src, int c0, int c1,
+                                                 int c2, int c3) {
   asm volatile(
       "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(
           &map),
       "r"(src), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
       : "memory");
 }
-SIRDAR_DEVICE void cp_async_bulk_tensor_5d_store(const TensorMap& map, uint32_t src, int c0,
-                                                 int c1, int c2, int c3, int c4) {
+SIRDAR_DEVICE void cp_async_bulk_tensor_5d_store(const TensorMap& map, uint32_t src, int c0, int c1,
+                                                 int c2, int c3, int c4) {
   asm volatile(
       "cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5, %6}], "
       "[%1];" ::"l"(&map),

@@ -1,10 +1,10 @@
-// wgmma: matrix products of a warpgroup, D[64][N] (+)= A[64][16] B[16][N], fp32 accumulators, 16-bit
-// operands. Asynchronous: between issue and wgmma_wait_group the accumulators and the registers of A
-// must not be touched. All by the four warps of a warpgroup, converged.
+// wgmma: matrix products of a warpgroup, D[64][N] (+)= A[64][16] B[16][N], fp32 accumulators,
+// 16-bit operands. Asynchronous: between issue and wgmma_wait_group the accumulators and the
+// registers of A must not be touched. All by the four warps of a warpgroup, converged.
 //
 // Accumulator register i of lane l in warp w: row 16 w + l / 4 + 8 ((i / 2) % 2), column
-// 8 (i / 4) + 2 (l % 4) + i % 2. A in registers: four per k-step of 16, in the same order, so that a
-// packed accumulator is the next product's A without a shuffle.
+// 8 (i / 4) + 2 (l % 4) + i % 2. A in registers: four per k-step of 16, in the same order, so that
+// a packed accumulator is the next product's A without a shuffle.
 #pragma once
 
 #include "ptx/base.cuh"
@@ -34,17 +34,19 @@ SIRDAR_DEVICE void registers_ready(float (&d)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-// Shared-memory descriptor under the 128-byte swizzle, from a shared address. `leading_bytes` is the
-// distance of 64-column chunks of an operand that is transposed (ignored otherwise), `stride_bytes`
-// that of groups of eight rows. Only 18 address bits may enter: in a cluster the rank sits above.
+// Shared-memory descriptor under the 128-byte swizzle, from a shared address. `leading_bytes` is
+// the distance of 64-column chunks of an operand that is transposed (ignored otherwise),
+// `stride_bytes` that of groups of eight rows. Only 18 address bits may enter: in a cluster the
+// rank sits above.
 SIRDAR_DEVICE uint64_t wgmma_descriptor(uint32_t address, int leading_bytes, int stride_bytes) {
-  const uint32_t low = (static_cast<uint32_t>(leading_bytes >> 4) << 16) | ((address & 0x3ffff) >> 4);
+  const uint32_t low =
+      (static_cast<uint32_t>(leading_bytes >> 4) << 16) | ((address & 0x3ffff) >> 4);
   const uint32_t high = (1u << 30) | static_cast<uint32_t>(stride_bytes >> 4);
   return (static_cast<uint64_t>(high) << 32) | low;
 }
 
-// One shape: .ss with A and B by descriptor, .rs with A in registers. scale_d 0 starts a sum, 1 adds
-// to d. kTranspose*: the operand lies with its reduction index as the row (MN-major).
+// One shape: .ss with A and B by descriptor, .rs with A in registers. scale_d 0 starts a sum, 1
+// adds to d. kTranspose*: the operand lies with its reduction index as the row (MN-major).
 template <int kN>
 struct Wgmma;
 

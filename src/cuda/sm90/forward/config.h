@@ -1,5 +1,5 @@
-// What changes the instructions, registers or shared memory of the Hopper forward, and nothing else.
-// Read by g++, clang and NVRTC. Lengths, strides, head counts and scales are ForwardParams.
+// What changes the instructions, registers or shared memory of the Hopper forward, and nothing
+// else. Read by g++, clang and NVRTC. Lengths, strides, head counts and scales are ForwardParams.
 #pragma once
 
 namespace sirdar::sm90 {
@@ -32,13 +32,13 @@ struct ForwardConfig {
   // half of its first block where that is enough.
   int trim = 0;
   Softmax softmax = Softmax::guarded;
-  bool takes_turns = true;     // warpgroups issue their products in turn ("ping-pong")
-  bool overlaps = true;        // a block's exponentials run while the block before is multiplied by V
-  bool has_lengths = false;    // lengths differ by sequence: cu_seqlens, seqused, or no keys at all
-  bool has_logits = false;     // logits are more than a positive multiple of the scores:
-  bool has_softcap = false;    //   soft-capped
-  bool has_alibi = false;      //   plus a slope times the distance
-  bool has_sink = false;       // one more logit per head, which has no value
+  bool takes_turns = true;   // warpgroups issue their products in turn ("ping-pong")
+  bool overlaps = true;      // a block's exponentials run while the block before is multiplied by V
+  bool has_lengths = false;  // lengths differ by sequence: cu_seqlens, seqused, or no keys at all
+  bool has_logits = false;   // logits are more than a positive multiple of the scores:
+  bool has_softcap = false;  //   soft-capped
+  bool has_alibi = false;    //   plus a slope times the distance
+  bool has_sink = false;     // one more logit per head, which has no value
   bool writes_lse = false;
   bool writes_max_logit = false;
 
@@ -70,7 +70,9 @@ constexpr void visit_fields(C& c, Visit visit) {
   visit("writes_max_logit", c.writes_max_logit);
 }
 
-constexpr int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
+constexpr int round_up(int value, int multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
 
 constexpr int block_m(const ForwardConfig& c) { return 64 * c.num_consumers; }
 constexpr int num_threads(const ForwardConfig& c) { return 128 * (c.num_consumers + 1); }
@@ -107,7 +109,9 @@ constexpr SharedMap shared_map(const ForwardConfig& c) {
   return map;
 }
 // With what it takes to align the base.
-constexpr int shared_bytes(const ForwardConfig& c) { return round_up(shared_map(c).end, 128) + 1024; }
+constexpr int shared_bytes(const ForwardConfig& c) {
+  return round_up(shared_map(c).end, 128) + 1024;
+}
 
 // setmaxnreg: what is launched with, evenly, is moved from the producer to the consumers.
 constexpr int consumer_registers(const ForwardConfig& c) {

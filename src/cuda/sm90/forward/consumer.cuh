@@ -1,6 +1,6 @@
-// A consumer warpgroup: 64 query rows. One flat pipeline over all (item, key block) pairs, key blocks
-// from right to left: scores of block j are issued together with the product of block j + 1 by V, and
-// the first scores of an item with the last product of the item before it.
+// A consumer warpgroup: 64 query rows. One flat pipeline over all (item, key block) pairs, key
+// blocks from right to left: scores of block j are issued together with the product of block j + 1
+// by V, and the first scores of an item with the last product of the item before it.
 #pragma once
 
 #include "cuda/sm90/forward/shared.cuh"
@@ -184,7 +184,8 @@ struct Consumer {
     if constexpr (!config.has_logits) return;
     float slope = 0;
     if constexpr (config.has_alibi) {
-      slope = params.alibi[of.batch * params.stride_alibi_batch + of.head * params.stride_alibi_head];
+      slope =
+          params.alibi[of.batch * params.stride_alibi_batch + of.head * params.stride_alibi_head];
     }
     // q_pos - k for this thread's upper row and first column.
     const int distance = thread_row(of) + of.seqlen_k - of.seqlen_q - block * kN - 2 * (lane % 4);

@@ -101,7 +101,8 @@ struct Epilogue {
     ptx::fence_proxy_async_shared();
     ptx::barrier_sync(1 + config.num_consumers + c.warpgroup, 128);
     if (c.is_leader()) {
-      const int batch = config.has_lengths && c.params.cu_seqlens_q.data != nullptr ? 0 : item.batch;
+      const int batch =
+          config.has_lengths && c.params.cu_seqlens_q.data != nullptr ? 0 : item.batch;
       SIRDAR_UNROLL
       for (int j = 0; j < columns(config.head_dim_v) / 64; ++j) {
         ptx::cp_async_bulk_tensor_4d_store(c.params.out, tile + j * Consumer<config>::kM * 128,

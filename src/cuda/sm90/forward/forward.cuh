@@ -1,5 +1,5 @@
-// The Hopper forward: a persistent block of one producer and some consumer warpgroups. README.md has
-// the plan, the barriers and the measurements. Device half; forward.cc fills the parameters.
+// The Hopper forward: a persistent block of one producer and some consumer warpgroups. README.md
+// has the plan, the barriers and the measurements. Device half; forward.cc fills the parameters.
 #pragma once
 
 #include "cuda/sm90/forward/consumer.cuh"

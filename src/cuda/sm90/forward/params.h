@@ -22,10 +22,10 @@ struct ForwardParamsOf {
   // Axes, fastest first: column, row, head, batch. Ragged tensors have one batch, and rows of all
   // sequences. Boxes: 64 columns by block_m (q), block_n (k, v) or 64 (out) rows.
   TensorMap q, k, v, out;
-  RowView out_rows;             // for rows that leave by ordinary stores
-  RowView lse, max_logit;       // fp32
-  const float* sink;            // [num_heads_q], natural log units
-  const float* alibi;           // slopes
+  RowView out_rows;        // for rows that leave by ordinary stores
+  RowView lse, max_logit;  // fp32
+  const float* sink;       // [num_heads_q], natural log units
+  const float* alibi;      // slopes
   long long stride_alibi_batch, stride_alibi_head, stride_sink;
   IntView cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k;
   int* counter;                 // two zeros before and after; null: items are dealt out in turn
@@ -36,7 +36,7 @@ struct ForwardParamsOf {
   int window_left, window_right;    // keys besides the diagonal; causal: right is 0
   int chunk;
   int is_top_left;
-  float scale_log2;             // softmax_scale * log2(e); with has_logits softmax_scale alone
+  float scale_log2;  // softmax_scale * log2(e); with has_logits softmax_scale alone
   float softcap;
 };
 

@@ -41,9 +41,9 @@ struct RowState {
   RowPair sum{0, 0};
 };
 
-// weights and their sums. The shape of the sums matters: pairs keep two FMAs with one reference side
-// by side, and the second takes it from the operand reuse cache; the tensor core and the FMA pipe
-// share register bandwidth (README.md, operand reuse).
+// weights and their sums. The shape of the sums matters: pairs keep two FMAs with one reference
+// side by side, and the second takes it from the operand reuse cache; the tensor core and the FMA
+// pipe share register bandwidth (README.md, operand reuse).
 template <int kCount>
 SIRDAR_DEVICE void exponentiate(float (&scores)[kCount], float scale, RowPair reference,
                                 RowPair& sum) {
@@ -90,8 +90,8 @@ SIRDAR_DEVICE RowPair row_maxima(const float (&scores)[kCount], float scale) {
 }
 
 // The online update [Milakov18 alg. 3]: the reference becomes the running maximum; `factor` is what
-// earlier sums and outputs are multiplied by. With kThreshold > 0 the reference stays while no row of
-// the warp outgrew it by that much [FA4 3.2]; weights are then up to 2^kThreshold.
+// earlier sums and outputs are multiplied by. With kThreshold > 0 the reference stays while no row
+// of the warp outgrew it by that much [FA4 3.2]; weights are then up to 2^kThreshold.
 template <int kThreshold, int kCount>
 SIRDAR_DEVICE void online_update(float (&scores)[kCount], float scale, RowState& state,
                                  RowPair& factor) {

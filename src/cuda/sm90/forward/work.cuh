@@ -18,10 +18,10 @@ struct Rows {
 
 // Nothing here is larger than 2^30 (the host refuses), so sums of two fit.
 struct WorkItem {
-  int block;                  // query block within its sequence; < 0: no more work
-  int batch, head;            // head of the queries
-  int num_blocks;             // key blocks that some row sees, at least 1
-  int first_block;            // the leftmost of them
+  int block;        // query block within its sequence; < 0: no more work
+  int batch, head;  // head of the queries
+  int num_blocks;   // key blocks that some row sees, at least 1
+  int first_block;  // the leftmost of them
   int q_begin, seqlen_q, seqlen_k;
 };
 
@@ -114,8 +114,10 @@ SIRDAR_DEVICE WorkItem item_of(const ForwardParams& params, int ticket) {
   place_of<config>(params, ticket, item.block, batch_head);
   item.batch = batch_head / params.num_heads;
   item.head = batch_head - item.batch * params.num_heads;
-  const Rows q = rows_of<config>(params.cu_seqlens_q, params.seqused_q, params.seqlen_q, item.batch);
-  const Rows k = rows_of<config>(params.cu_seqlens_k, params.seqused_k, params.seqlen_k, item.batch);
+  const Rows q =
+      rows_of<config>(params.cu_seqlens_q, params.seqused_q, params.seqlen_q, item.batch);
+  const Rows k =
+      rows_of<config>(params.cu_seqlens_k, params.seqused_k, params.seqlen_k, item.batch);
   item.q_begin = q.begin;
   item.seqlen_q = q.length;
   item.seqlen_k = k.length;
