@@ -19,6 +19,7 @@ LAYERS = {
     "reference": {"shared", "expression", "core", "plan"},
     "cpu": {"shared", "expression", "core", "plan"},
     "check": {"shared", "expression", "core", "plan", "reference"},
+    "emulator": {"shared"},  # for tests only; no part of the library
     "io": set(),  # files <-> TensorView: the public headers are enough
     "api": {"shared", "expression", "core", "plan", "reference", "cpu"},
 }

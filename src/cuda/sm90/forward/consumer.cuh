@@ -64,7 +64,7 @@ struct Consumer {
   // ---- products
 
   template <class Half>
-  SIRDAR_DEVICE void issue_qk(int buffer, Half half) {
+  SIRDAR_DEVICE void issue_qk(int buffer, Half) {
     constexpr int kColumns = Half::value ? kN / 2 : kN;
     auto& target = reinterpret_cast<float(&)[kColumns / 2]>(scores);
     const uint64_t q = ptx::wgmma_descriptor(s.q(buffer) + warpgroup * 8192, 16, 1024);

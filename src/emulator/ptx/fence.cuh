@@ -1,0 +1,23 @@
+#pragma once
+
+#include "ptx/base.cuh"
+
+namespace sirdar::ptx {
+
+inline void fence_mbarrier_init(Here here = Here::current()) {
+  if (machine().enter(Op::kFenceMbarrierInit, here) == Change::kLeftOut) return;
+  emulator::Fiber& self = machine().fiber();
+  self.init_fences.push_back(self.now());
+  self.advance();
+}
+
+inline void fence_proxy_async_shared(Here here = Here::current()) {
+  if (machine().enter(Op::kFenceProxyAsync, here) == Change::kLeftOut) return;
+  emulator::Fiber& self = machine().fiber();
+  self.proxy_fences.push_back(self.now());
+  self.advance();
+}
+
+inline void fence_gpu(Here here = Here::current()) { machine().enter(Op::kFenceGpu, here); }
+
+}  // namespace sirdar::ptx

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cmath>
+
+#include "ptx/base.cuh"
+#include "shared/float_bits.h"
+
+namespace sirdar::ptx {
+
+// .ftz: subnormal operands and results are zero.
+inline float flushed(float x) { return std::fabs(x) < 0x1p-126f ? std::copysign(0.0f, x) : x; }
+
+inline float exp2_approx(float x) {
+  ++machine().counters().exponentials;
+  return flushed(std::exp2(flushed(x)));
+}
+inline float log2_approx(float x) {
+  ++machine().counters().logarithms;
+  return std::log2(flushed(x));
+}
+inline float reciprocal_approx(float x) { return flushed(1.0f / flushed(x)); }
+
+inline float max_of(float a, float b) { return std::fmax(a, b); }
+inline float fma_of(float a, float b, float c) { return std::fma(a, b, c); }
+inline int min_of(int a, int b) { return a < b ? a : b; }
+inline int max_of(int a, int b) { return a < b ? b : a; }
+
+inline uint32_t bits_of(float x) { return __builtin_bit_cast(uint32_t, x); }
+inline float float_of(uint32_t bits) { return __builtin_bit_cast(float, bits); }
+
+inline uint32_t pack_bf16x2(float low, float high) {
+  return uint32_t{float_to_bf16(low)} | uint32_t{float_to_bf16(high)} << 16;
+}
+inline uint32_t pack_f16x2(float low, float high) {
+  return uint32_t{float_to_fp16(low)} | uint32_t{float_to_fp16(high)} << 16;
+}
+
+}  // namespace sirdar::ptx

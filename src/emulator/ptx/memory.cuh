@@ -1,0 +1,29 @@
+#pragma once
+
+#include "ptx/base.cuh"
+
+namespace sirdar::ptx {
+
+struct alignas(16) Int4 {
+  int x, y, z, w;
+};
+
+inline void store_shared(uint32_t dst, Int4 value, Here here = Here::current()) {
+  if (machine().enter(Op::kStoreShared, here) == Change::kLeftOut) return;
+  machine().write_shared(dst, &value, sizeof value);
+}
+inline Int4 load_shared_int4(uint32_t src, Here here = Here::current()) {
+  machine().enter(Op::kLoadShared, here);
+  Int4 value;
+  machine().read_shared(src, &value, sizeof value);
+  return value;
+}
+
+inline int atomic_add(int* address, int value, Here here = Here::current()) {
+  machine().enter(Op::kAtomic, here);
+  const int old = *address;
+  *address = static_cast<int>(static_cast<unsigned>(old) + static_cast<unsigned>(value));
+  return old;
+}
+
+}  // namespace sirdar::ptx

@@ -1,0 +1,58 @@
+#pragma once
+
+#include "ptx/base.cuh"
+
+namespace sirdar::ptx {
+
+inline uint64_t createpolicy_evict_last() { return 1; }
+inline uint64_t createpolicy_evict_first() { return 2; }
+inline void prefetch_tensormap(const TensorMap&) {}
+
+inline void cp_async_bulk_tensor_4d_load(uint32_t dst, const TensorMap& map, uint32_t bar, int c0,
+                                         int c1, int c2, int c3, uint64_t,
+                                         Here here = Here::current()) {
+  const Change change = machine().enter(Op::kTmaLoad, here);
+  emulator::tma_load({&map, dst, bar, {c0, c1, c2, c3}, 4, 0}, change);
+}
+inline void cp_async_bulk_tensor_5d_load(uint32_t dst, const TensorMap& map, uint32_t bar, int c0,
+                                         int c1, int c2, int c3, int c4, uint64_t,
+                                         Here here = Here::current()) {
+  const Change change = machine().enter(Op::kTmaLoad, here);
+  emulator::tma_load({&map, dst, bar, {c0, c1, c2, c3, c4}, 5, 0}, change);
+}
+inline void cp_async_bulk_tensor_4d_multicast(uint32_t dst, const TensorMap& map, uint32_t bar,
+                                              int c0, int c1, int c2, int c3, uint16_t cta_mask,
+                                              uint64_t, Here here = Here::current()) {
+  const Change change = machine().enter(Op::kTmaLoad, here);
+  emulator::tma_load({&map, dst, bar, {c0, c1, c2, c3}, 4, cta_mask}, change);
+}
+
+inline void cp_async_bulk_tensor_4d_store(const TensorMap& map, uint32_t src, int c0, int c1,
+                                          int c2, int c3, Here here = Here::current()) {
+  const Change change = machine().enter(Op::kTmaStore, here);
+  emulator::tma_store({&map, src, {c0, c1, c2, c3}, 4, false}, change);
+}
+inline void cp_async_bulk_tensor_5d_store(const TensorMap& map, uint32_t src, int c0, int c1,
+                                          int c2, int c3, int c4, Here here = Here::current()) {
+  const Change change = machine().enter(Op::kTmaStore, here);
+  emulator::tma_store({&map, src, {c0, c1, c2, c3, c4}, 5, false}, change);
+}
+
+inline void cp_async_bulk_commit_group(Here here = Here::current()) {
+  if (machine().enter(Op::kBulkCommit, here) == Change::kLeftOut) return;
+  emulator::bulk_commit();
+}
+template <int kPending>
+inline void cp_async_bulk_wait_group_read(Here here = Here::current()) {
+  const Change change = machine().enter(Op::kBulkWaitRead, here);
+  if (change == Change::kLeftOut) return;
+  emulator::bulk_wait(kPending + (change == Change::kMore), true);
+}
+template <int kPending>
+inline void cp_async_bulk_wait_group(Here here = Here::current()) {
+  const Change change = machine().enter(Op::kBulkWait, here);
+  if (change == Change::kLeftOut) return;
+  emulator::bulk_wait(kPending + (change == Change::kMore), false);
+}
+
+}  // namespace sirdar::ptx

@@ -1,0 +1,182 @@
+#include "emulator/support/forward_run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <limits>
+#include <random>
+
+#include "shared/float_bits.h"
+
+namespace sirdar::emulator_tests {
+namespace {
+
+uint16_t narrow(float value, sm90::Element element) {
+  return element == sm90::Element::bf16 ? float_to_bf16(value) : float_to_fp16(value);
+}
+float widen(uint16_t bits, sm90::Element element) {
+  return element == sm90::Element::bf16 ? bf16_to_float(bits) : fp16_to_float(bits);
+}
+
+}  // namespace
+
+void Tensor16::resize(int batch, int num_rows, int num_heads, int num_columns) {
+  rows = num_rows, heads = num_heads, width = num_columns;
+  data.assign(static_cast<size_t>(batch) * rows * heads * width + 8, 0x7fff);
+}
+
+float Tensor16::at(int b, int row, int head, int column, sm90::Element element) const {
+  const size_t index = ((static_cast<size_t>(b) * rows + row) * heads + head) * width + column;
+  return widen(data[index], element);
+}
+
+void Tensor16::make_map(TensorMap& map, int batch, int box_rows, sm90::Element element) {
+  emulator::TensorMapRequest request;
+  request.base = data.data();
+  request.type =
+      element == sm90::Element::bf16 ? emulator::MapType::kBf16 : emulator::MapType::kFp16;
+  const auto size = [](int n) { return static_cast<uint64_t>(n); };
+  request.dims = {size(width), size(rows), size(heads), size(batch)};
+  request.strides = {size(2 * heads * width), size(2 * width), size(2 * rows * heads * width)};
+  request.box = {64, static_cast<uint32_t>(box_rows), 1, 1};
+  const std::string refused = emulator::make_tensor_map(request, &map);
+  if (refused.empty()) return;
+  fmt::print(stderr, "{}\n", refused);
+  std::abort();
+}
+
+ForwardRun::ForwardRun(const sm90::ForwardConfig& config, const ForwardProblem& problem)
+    : config_(config), problem_(problem) {
+  q_.resize(problem.batch, problem.seqlen_q, problem.num_heads, config.head_dim);
+  k_.resize(problem.batch, problem.seqlen_k, problem.num_heads / problem.group_size,
+            config.head_dim);
+  v_.resize(problem.batch, problem.seqlen_k, problem.num_heads / problem.group_size,
+            config.head_dim_v);
+  out_.resize(problem.batch, problem.seqlen_q, problem.num_heads, config.head_dim_v);
+  lse_.resize(static_cast<size_t>(problem.batch) * problem.num_heads * problem.seqlen_q);
+  fill_inputs();
+  fill_params();
+  compute_expected();
+}
+
+void ForwardRun::fill_inputs() {
+  std::mt19937 random(static_cast<unsigned>(problem_.data_seed));
+  const auto fill = [&](Tensor16& tensor, float scale) {
+    for (size_t i = 0; i + 8 < tensor.data.size(); ++i) {
+      const float value = static_cast<float>(static_cast<int>(random() % 257) - 128) / 64.0f;
+      tensor.data[i] = narrow(value * scale, config_.element);
+    }
+  };
+  fill(q_, problem_.input_scale);
+  fill(k_, problem_.input_scale);
+  fill(v_, 1.0f);
+}
+
+void ForwardRun::fill_params() {
+  sm90::ForwardParams& p = params_;
+  const ForwardProblem& problem = problem_;
+  q_.make_map(p.q, problem.batch, block_m(config_), config_.element);
+  k_.make_map(p.k, problem.batch, config_.block_n, config_.element);
+  v_.make_map(p.v, problem.batch, config_.block_n, config_.element);
+  out_.make_map(p.out, problem.batch, 64, config_.element);
+  const long long width = out_.width, heads = out_.heads;
+  p.out_rows = {out_.data.data(), problem.seqlen_q * heads * width, heads * width, width};
+  p.lse = {lse_.data(), heads * problem.seqlen_q, 1, problem.seqlen_q};
+  p.counter = counter_;
+  p.num_heads = problem.num_heads;
+  p.group_size = problem.group_size;
+  p.seqlen_q = problem.seqlen_q;
+  p.seqlen_k = problem.seqlen_k;
+  p.num_blocks_m = (problem.seqlen_q + block_m(config_) - 1) / block_m(config_);
+  p.num_items = p.num_blocks_m * problem.batch * problem.num_heads;
+  p.section_heads = problem.num_heads;
+  p.num_sections = problem.batch - 1;
+  p.window_left = problem.window_left < 0 ? sm90::kNoBound : problem.window_left;
+  p.window_right = problem.is_causal || problem.window_left >= 0 ? 0 : sm90::kNoBound;
+  p.chunk = sm90::kNoBound;
+  p.scale_log2 = sm90::kLog2e / std::sqrt(static_cast<float>(config_.head_dim));
+}
+
+bool ForwardRun::sees(int row, int key) const {
+  const int position = row + problem_.seqlen_k - problem_.seqlen_q;
+  if ((problem_.is_causal || problem_.window_left >= 0) && key > position) return false;
+  return problem_.window_left < 0 || key >= position - problem_.window_left;
+}
+
+void ForwardRun::compute_expected() {
+  const double scale = 1.0 / std::sqrt(static_cast<double>(config_.head_dim));
+  const int width = config_.head_dim_v;
+  std::vector<double> weights(static_cast<size_t>(problem_.seqlen_k));
+  for (int b = 0; b < problem_.batch; ++b) {
+    for (int row = 0; row < problem_.seqlen_q; ++row) {
+      for (int h = 0; h < problem_.num_heads; ++h) {
+        const int kv = h / problem_.group_size;
+        double top = -std::numeric_limits<double>::infinity(), sum = 0;
+        for (int key = 0; key < problem_.seqlen_k; ++key) {
+          double score = 0;
+          for (int d = 0; d < config_.head_dim; ++d)
+            score += double{q_.at(b, row, h, d, config_.element)} *
+                     double{k_.at(b, key, kv, d, config_.element)};
+          weights[static_cast<size_t>(key)] = sees(row, key) ? score * scale : -HUGE_VAL;
+          top = std::max(top, weights[static_cast<size_t>(key)]);
+        }
+        for (double& weight : weights) {
+          weight = top == -HUGE_VAL ? 0 : std::exp(weight - top);
+          sum += weight;
+        }
+        for (int d = 0; d < width; ++d) {
+          double value = 0;
+          for (int key = 0; key < problem_.seqlen_k; ++key)
+            value +=
+                weights[static_cast<size_t>(key)] * double{v_.at(b, key, kv, d, config_.element)};
+          expected_.push_back(sum == 0 ? 0 : value / sum);
+        }
+        expected_lse_.push_back(sum == 0 ? -HUGE_VAL : top + std::log(sum));
+      }
+    }
+  }
+}
+
+emulator::Launch ForwardRun::launch_of(uint64_t seed) {
+  std::fill(out_.data.begin(), out_.data.end(), uint16_t{0x7fff});
+  std::fill(lse_.begin(), lse_.end(), std::numeric_limits<float>::quiet_NaN());
+  counter_[0] = counter_[1] = 0;
+  emulator::Launch launch;
+  launch.grid.x = static_cast<unsigned>(std::min(problem_.blocks, params_.num_items));
+  launch.threads = num_threads(config_);
+  launch.shared_bytes = shared_bytes(config_);
+  launch.seed = seed;
+  launch.resident = static_cast<int>(launch.grid.x);
+  return launch;
+}
+
+std::string ForwardRun::wrong() const {
+  // The weights and the result are rounded to 16 bits.
+  const double bound = (config_.element == sm90::Element::bf16 ? 0x1p-6 : 0x1p-9);
+  size_t at = 0;
+  for (int b = 0; b < problem_.batch; ++b) {
+    for (int row = 0; row < problem_.seqlen_q; ++row) {
+      for (int h = 0; h < problem_.num_heads; ++h) {
+        for (int d = 0; d < config_.head_dim_v; ++d, ++at) {
+          const double value = double{out_.at(b, row, h, d, config_.element)};
+          if (!(std::fabs(value - expected_[at]) <= bound))
+            return fmt::format("out[{}, {}, {}, {}] is {}, not {}", b, row, h, d, value,
+                               expected_[at]);
+        }
+        if (!config_.writes_lse) continue;
+        const double expected = expected_lse_[at / static_cast<size_t>(config_.head_dim_v) - 1];
+        const double lse = double{
+            lse_[(static_cast<size_t>(b) * problem_.num_heads + h) * problem_.seqlen_q + row]};
+        if (!(std::fabs(lse - expected) <= 1e-3 + 1e-5 * std::fabs(expected)) && lse != expected)
+          return fmt::format("lse[{}, {}, {}] is {}, not {}", b, h, row, lse, expected);
+      }
+    }
+  }
+  for (size_t i = out_.data.size() - 8; i < out_.data.size(); ++i)
+    if (out_.data[i] != 0x7fff) return "something was written behind the end of out";
+  if (counter_[0] != 0 || counter_[1] != 0) return "the ticket counters are not zero again";
+  return "";
+}
+
+}  // namespace sirdar::emulator_tests

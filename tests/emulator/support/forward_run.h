@@ -1,0 +1,70 @@
+// The Hopper forward kernel on the emulated machine: a small problem, its launch, and what float64
+// says about it.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cuda/sm90/forward/forward.cuh"
+#include "emulator/launch.h"
+#include "emulator/tensor_map.h"
+
+namespace sirdar::emulator_tests {
+
+struct ForwardProblem {
+  int batch = 1, num_heads = 2, group_size = 1;
+  int seqlen_q = 256, seqlen_k = 256;
+  bool is_causal = false;
+  int window_left = -1;      // < 0: none
+  float input_scale = 1.0f;  // of Q and K: large ones leave the guarded range
+  int blocks = 2;            // of the grid, at most one per item
+  uint64_t data_seed = 1;
+};
+
+// dense [batch][row][head][column] of 16-bit elements
+struct Tensor16 {
+  std::vector<uint16_t> data;
+  int rows = 0, heads = 0, width = 0;
+
+  void resize(int batch, int num_rows, int num_heads, int num_columns);
+  float at(int b, int row, int head, int column, sm90::Element element) const;
+  // Box of 64 columns and `box_rows` rows; the sentence of a refusal ends the test program.
+  void make_map(TensorMap& map, int batch, int box_rows, sm90::Element element);
+};
+
+class ForwardRun {
+ public:
+  ForwardRun(const sm90::ForwardConfig& config, const ForwardProblem& problem);
+
+  // For launch(); outputs are filled with NaN before.
+  emulator::Launch launch_of(uint64_t seed);
+  const sm90::ForwardParams& params() const { return params_; }
+  // What is wrong with the outputs, or "".
+  std::string wrong() const;
+
+ private:
+  void fill_inputs();
+  void fill_params();
+  void compute_expected();
+  bool sees(int row, int key) const;
+
+  sm90::ForwardConfig config_;
+  ForwardProblem problem_;
+  sm90::ForwardParams params_{};
+  Tensor16 q_, k_, v_, out_;
+  std::vector<float> lse_;
+  int counter_[2] = {0, 0};
+  std::vector<double> expected_, expected_lse_;
+};
+
+template <sm90::ForwardConfig config>
+emulator::Report run_forward(ForwardRun& run, const emulator::Launch& launch) {
+  emulator::Report report =
+      emulator::launch(launch, [&run] { sm90::forward<config>(run.params()); });
+  if (report.ok()) report.fault = run.wrong();
+  return report;
+}
+
+}  // namespace sirdar::emulator_tests
