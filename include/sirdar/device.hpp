@@ -33,7 +33,10 @@ struct Device {
 
   // The machine this runs on. Reads SIRDAR_NUM_THREADS; nothing else.
   SIRDAR_API static Device host();
-  // A recorded machine by name ("h200", "zen4", "avx2", "scalar", ...), or "host".
+  // A GPU that is here, by its CUDA ordinal; or why there is none. Creates nothing on it.
+  SIRDAR_API static Result<Device> cuda(int index = 0);
+  // "host", "cuda" or "cuda:1" for a GPU that is here, or a recorded machine by name ("h200",
+  // "zen4", "avx2", "scalar", ...).
   SIRDAR_API static Result<Device> named(std::string_view name);
 };
 

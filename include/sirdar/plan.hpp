@@ -93,6 +93,10 @@ class Plan {
   SIRDAR_API const std::vector<Refusal>& refusals() const;
   SIRDAR_API std::string explain() const;  // the whole decision as text
 
+  // Compiles and loads what run() needs, so that the first run is as fast as the others; needed
+  // before a run that is captured into a CUDA graph. Nothing to do on a CPU.
+  SIRDAR_API Status prepare() const;
+
   // Checks the arguments against the problem, then computes. On an error nothing has been written.
   SIRDAR_API Status run(const Args& args, Stream stream = nullptr) const;
 

@@ -147,7 +147,8 @@ typedef struct sirdar_plan_options {
   size_t struct_size;
   const char* implementation; /* a name; NULL or "": choose */
   const char* isa;            /* "scalar", "avx2", ...; NULL or "": the best */
-  const char* device;         /* a recorded machine to plan for; NULL or "": this one */
+  const char* device;         /* "cuda", "cuda:1", or a recorded machine to plan for; NULL or "":
+                                 this machine's CPU */
   int32_t allow_reference;    /* may the float64 reference serve what nothing faster understands? */
   int32_t num_threads;        /* 0: as many as the device has */
   const sirdar_executor* executor; /* NULL: the library's own threads; copied, but what its context
@@ -191,6 +192,18 @@ typedef struct sirdar_merge_args {
   sirdar_tensor out_a, lse_a, out_b, lse_b, out, lse;
 } sirdar_merge_args;
 
+/* How GPU kernels are compiled and kept (docs/jit.md). A NULL or "" follows the environment switch
+ * named beside it, then the default. */
+typedef struct sirdar_jit_options {
+  size_t struct_size;
+  const char* cache_dir;  /* SIRDAR_CACHE_DIR: kept here; then packs, separated by colons */
+  const char* kernel_dir; /* SIRDAR_KERNEL_DIR: device code of a checkout's src/ */
+  const char* dump_dir;   /* SIRDAR_DUMP: source, PTX, cubin and report of every kernel go here */
+  const char* nvrtc;      /* NVRTC's file, or a folder that pip installed it in */
+  int32_t may_compile;    /* 1; SIRDAR_NO_JIT=1 forbids: only what is on disk runs */
+  int32_t reserved;       /* 0 */
+} sirdar_jit_options;
+
 typedef struct sirdar_plan sirdar_plan;
 
 /* "major.minor.patch". */
@@ -213,6 +226,10 @@ SIRDAR_API sirdar_status sirdar_plan_options_init(sirdar_plan_options* options, 
 SIRDAR_API sirdar_status sirdar_executor_init(sirdar_executor* executor, size_t struct_size);
 SIRDAR_API sirdar_status sirdar_args_init(sirdar_args* args, size_t struct_size);
 SIRDAR_API sirdar_status sirdar_merge_args_init(sirdar_merge_args* args, size_t struct_size);
+SIRDAR_API sirdar_status sirdar_jit_options_init(sirdar_jit_options* options, size_t struct_size);
+
+/* For the whole process, from the next kernel on; the texts are copied. NULL: the defaults. */
+SIRDAR_API sirdar_status sirdar_set_jit_options(const sirdar_jit_options* options);
 
 /* Every rule that needs no tensors. */
 SIRDAR_API sirdar_status sirdar_problem_validate(const sirdar_problem* problem);
@@ -244,6 +261,10 @@ SIRDAR_API const char* sirdar_plan_name(const sirdar_plan* plan);
 SIRDAR_API sirdar_status sirdar_plan_workspace_bytes(const sirdar_plan* plan, size_t* bytes);
 SIRDAR_API sirdar_status sirdar_plan_explain(const sirdar_plan* plan, char* buffer, size_t size,
                                              size_t* length);
+
+/* Compiles and loads what sirdar_run needs, so that the first run is as fast as the others; needed
+ * before a run that is captured into a CUDA graph. Nothing to do on a CPU. */
+SIRDAR_API sirdar_status sirdar_plan_prepare(const sirdar_plan* plan);
 
 /* Checks the arguments, then computes; on invalid_argument nothing has been written. */
 SIRDAR_API sirdar_status sirdar_run(const sirdar_plan* plan, const sirdar_args* args, void* stream);

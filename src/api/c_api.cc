@@ -157,6 +157,18 @@ sirdar_status sirdar_merge_args_init(sirdar_merge_args* args, size_t struct_size
   return guarded([&] { return sirdar::init_struct(args, struct_size); });
 }
 
+sirdar_status sirdar_jit_options_init(sirdar_jit_options* options, size_t struct_size) {
+  return guarded([&] { return sirdar::init_struct(options, struct_size); });
+}
+
+sirdar_status sirdar_set_jit_options(const sirdar_jit_options* options) {
+  return guarded([&]() -> Status {
+    const auto converted = from_c(options);
+    if (converted.ok()) sirdar::set_jit_options(converted.value());
+    return converted.status();
+  });
+}
+
 sirdar_status sirdar_problem_validate(const sirdar_problem* problem) {
   return guarded([&]() -> Status {
     const auto converted = from_c(problem);
@@ -223,6 +235,10 @@ sirdar_status sirdar_plan_explain(const sirdar_plan* plan, char* buffer, size_t 
     if (plan == nullptr) return missing("plan");
     return sirdar::copy_text(plan->plan.explain(), buffer, size, length);
   });
+}
+
+sirdar_status sirdar_plan_prepare(const sirdar_plan* plan) {
+  return guarded([&] { return plan == nullptr ? missing("plan") : plan->plan.prepare(); });
 }
 
 sirdar_status sirdar_run(const sirdar_plan* plan, const sirdar_args* args, void* stream) {

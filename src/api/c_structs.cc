@@ -26,6 +26,11 @@ sirdar_problem defaults(const sirdar_problem*) {
   c.deterministic = 1;
   return c;
 }
+sirdar_jit_options defaults(const sirdar_jit_options*) {
+  sirdar_jit_options c{};
+  c.may_compile = 1;
+  return c;
+}
 template <class T>
 T defaults(const T*) {
   return T{};
@@ -45,6 +50,9 @@ constexpr Shape shape_of(const sirdar_plan_options*) {
 constexpr Shape shape_of(const sirdar_executor*) { return {"executor", sizeof(sirdar_executor)}; }
 constexpr Shape shape_of(const sirdar_args*) { return {"args", offsetof(sirdar_args, lse)}; }
 constexpr Shape shape_of(const sirdar_merge_args*) { return {"args", sizeof(sirdar_merge_args)}; }
+constexpr Shape shape_of(const sirdar_jit_options*) {
+  return {"options", sizeof(sirdar_jit_options)};
+}
 
 template <class T>
 Status check_size(const T* pointer, size_t struct_size) {
@@ -265,6 +273,7 @@ Status init_struct(sirdar_plan_options* target, size_t size) { return init(targe
 Status init_struct(sirdar_executor* target, size_t size) { return init(target, size); }
 Status init_struct(sirdar_args* target, size_t size) { return init(target, size); }
 Status init_struct(sirdar_merge_args* target, size_t size) { return init(target, size); }
+Status init_struct(sirdar_jit_options* target, size_t size) { return init(target, size); }
 
 TensorView from_c(const sirdar_tensor& source) {
   // A rank or dtype that no view can have is left for validation to name.
@@ -367,6 +376,21 @@ Result<CPlanOptions> from_c(const sirdar_plan_options* source) {
     if (!executor.ok()) return executor.status();
     result.executor = Executor{executor.value().parallel_for, executor.value().context};
   }
+  if (!read.status().ok()) return read.status();
+  return result;
+}
+
+Result<JitOptions> from_c(const sirdar_jit_options* source) {
+  JitOptions result;
+  if (source == nullptr) return result;
+  const Result<sirdar_jit_options> c = adopted(source);
+  if (!c.ok()) return c.status();
+  Reader read;
+  result.cache_dir = Reader::text(c.value().cache_dir);
+  result.kernel_dir = Reader::text(c.value().kernel_dir);
+  result.dump_dir = Reader::text(c.value().dump_dir);
+  result.nvrtc = Reader::text(c.value().nvrtc);
+  result.may_compile = read.flag("may_compile", c.value().may_compile);
   if (!read.status().ok()) return read.status();
   return result;
 }

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <sirdar/sirdar.h>
-#include <sirdar/plan.hpp>
+#include <sirdar/sirdar.hpp>
 
 namespace sirdar {
 
@@ -13,6 +13,7 @@ Status init_struct(sirdar_plan_options* target, size_t struct_size);
 Status init_struct(sirdar_executor* target, size_t struct_size);
 Status init_struct(sirdar_args* target, size_t struct_size);
 Status init_struct(sirdar_merge_args* target, size_t struct_size);
+Status init_struct(sirdar_jit_options* target, size_t struct_size);
 
 Result<Problem> from_c(const sirdar_problem* source);
 Result<Args> from_c(const sirdar_args* source);
@@ -24,6 +25,8 @@ struct CPlanOptions {
   std::string device;  // empty: this one
 };
 Result<CPlanOptions> from_c(const sirdar_plan_options* source);  // null: defaults
+
+Result<JitOptions> from_c(const sirdar_jit_options* source);  // null: defaults
 
 // Fails for problems whose texts a struct cannot own.
 Status to_c(const Problem& source, sirdar_problem* target);

@@ -50,6 +50,12 @@ std::string Plan::config() const { return state_->implementation->print(state_->
 size_t Plan::workspace_bytes() const { return state_->workspace_bytes; }
 const std::vector<Refusal>& Plan::refusals() const { return state_->refusals; }
 
+Status Plan::prepare() const {
+  if (Status status = check_host(state_->device); !status.ok()) return status;
+  if (state_->implementation->warm_up == nullptr) return {};
+  return state_->implementation->warm_up(*state_);
+}
+
 Status Plan::run(const Args& args, Stream stream) const {
   if (Status status = check_host(state_->device); !status.ok()) return status;
   Status status = validate(state_->problem, args, state_->device.kind);

@@ -268,15 +268,23 @@ Device Device::host() {
 
 Result<Device> Device::named(std::string_view name) {
   if (name == "host") return Device::host();
-  std::string known = "host";
-  std::vector<std::string_view> names{"host"};
+  if (name == "cuda") return Device::cuda(0);
+  if (name.starts_with("cuda:")) {
+    const std::string_view digits = name.substr(5);
+    int index = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), index);
+    if (error == std::errc() && end == digits.data() + digits.size() && index >= 0)
+      return Device::cuda(index);
+  }
+  std::string known = "host, cuda, cuda:0";
+  std::vector<std::string_view> names{"host", "cuda"};
   for (const Recorded& row : recorded()) {
     if (row.name == name) return row.device;
     names.push_back(row.name);
     known += ", " + std::string(row.name);
   }
   return Status(StatusCode::invalid_argument,
-                fmt::format("device: '{}' is not a recorded machine; use one of {}{}.", name, known,
+                fmt::format("device: '{}' is not a machine here or a recorded one; use one of {}{}.", name, known,
                             suggestion(name, names)),
                 "device");
 }

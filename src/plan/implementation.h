@@ -2,6 +2,8 @@
 // one line in registry.cc.
 #pragma once
 
+#include "plan/kernel_source.h"
+
 #include <sirdar/plan.hpp>
 
 #include <array>
@@ -45,6 +47,11 @@ struct Implementation {
   size_t (*workspace_bytes)(const Problem&, const Config&);
   // Made once for a plan and handed to every run in Plan::State::prepared; null: nothing.
   std::shared_ptr<const void> (*prepare)(const Problem&) = nullptr;
+  // The kernels that such a plan launches, for whoever compiles them without a plan to run. Pure,
+  // as supports() is; null: nothing is compiled at run time.
+  Result<std::vector<KernelSource>> (*kernels)(const Problem&, const Config&) = nullptr;
+  // Compiles and loads what run() needs; run() does the same where nobody asked. null: nothing.
+  Status (*warm_up)(const Plan::State&) = nullptr;
   // Arguments have been checked (validate.h) and something is to be written. In a backward pass
   // that may be zeros alone: without query rows dk, dv, dbias and dsink are still defined.
   Status (*run)(const Plan::State&, const Args&, Stream);
