@@ -20,6 +20,9 @@ inline float log2_approx(float x) {
 }
 inline float reciprocal_approx(float x) { return flushed(1.0f / flushed(x)); }
 
+inline float rsqrt_approx(float x) { return flushed(1.0f / std::sqrt(flushed(x))); }
+inline float floor_of(float x) { return std::floor(x); }
+
 inline float max_of(float a, float b) { return std::fmax(a, b); }
 inline float fma_of(float a, float b, float c) { return std::fma(a, b, c); }
 inline int min_of(int a, int b) { return a < b ? a : b; }
@@ -27,6 +30,8 @@ inline int max_of(int a, int b) { return a < b ? b : a; }
 
 inline uint32_t bits_of(float x) { return __builtin_bit_cast(uint32_t, x); }
 inline float float_of(uint32_t bits) { return __builtin_bit_cast(float, bits); }
+
+inline float f16_to_float(uint16_t bits) { return fp16_to_float(bits); }
 
 inline uint32_t pack_bf16x2(float low, float high) {
   return uint32_t{float_to_bf16(low)} | uint32_t{float_to_bf16(high)} << 16;

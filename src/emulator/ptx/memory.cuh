@@ -19,6 +19,11 @@ inline Int4 load_shared_int4(uint32_t src, Here here = Here::current()) {
   return value;
 }
 
+template <class T>
+inline T load_constant(const T* address) {
+  return *address;
+}
+
 inline int atomic_add(int* address, int value, Here here = Here::current()) {
   machine().enter(Op::kAtomic, here);
   const int old = *address;

@@ -26,6 +26,15 @@ SIRDAR_DEVICE float reciprocal_approx(float x) {
   return y;
 }
 
+// 1 / sqrt(x), relative error 2^-22.9; 0 gives inf, negative numbers NaN.
+SIRDAR_DEVICE float rsqrt_approx(float x) {
+  float y;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+SIRDAR_DEVICE float floor_of(float x) { return floorf(x); }
+
 // The larger one; a NaN loses against a number.
 SIRDAR_DEVICE float max_of(float a, float b) { return fmaxf(a, b); }
 SIRDAR_DEVICE float fma_of(float a, float b, float c) { return fmaf(a, b, c); }
@@ -34,6 +43,13 @@ SIRDAR_DEVICE int max_of(int a, int b) { return a < b ? b : a; }
 
 SIRDAR_DEVICE uint32_t bits_of(float x) { return __float_as_uint(x); }
 SIRDAR_DEVICE float float_of(uint32_t bits) { return __uint_as_float(bits); }
+
+// Exactly.
+SIRDAR_DEVICE float f16_to_float(uint16_t bits) {
+  float y;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(bits));
+  return y;
+}
 
 // Two floats rounded to nearest even, `low` in the lower half.
 SIRDAR_DEVICE uint32_t pack_bf16x2(float low, float high) {

@@ -24,6 +24,12 @@ SIRDAR_DEVICE Int4 load_shared_int4(uint32_t src) {  // src 16-byte aligned
   return value;
 }
 
+// Global memory that nobody writes while the kernel runs: such loads may be merged and moved.
+template <class T>
+SIRDAR_DEVICE T load_constant(const T* address) {
+  return __ldg(address);
+}
+
 // Returns the old value; relaxed, GPU scope.
 SIRDAR_DEVICE int atomic_add(int* address, int value) {
   int old;

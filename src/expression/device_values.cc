@@ -1,0 +1,130 @@
+#include "expression/device_values.h"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+
+namespace sirdar::expression {
+
+using Source = DeviceTensor::Source;
+
+bool DeviceValues::Less::operator()(const Node& a, const Node& b) const {
+  // By bits: -0 and 0 are two values.
+  const auto bits = [](const Node& node) { return std::bit_cast<uint64_t>(node.real); };
+  return key(a) != key(b) ? key(a) < key(b) : bits(a) < bits(b);
+}
+
+int32_t DeviceValues::add(const Node& node) {
+  const auto [found, is_new] = known_.try_emplace(node, static_cast<int32_t>(values_.size()));
+  if (!is_new) return found->second;
+  DeviceValue value{.node = node};
+  const bool is_query =
+      node.op == Op::b || node.op == Op::h || node.op == Op::q || node.op == Op::q_pos;
+  const bool is_call = node.op == Op::scalar || node.op == Op::element;
+  const bool is_key = node.op == Op::k || node.op == Op::score;
+  value.rate = is_key ? Rate::pair : is_query || is_call ? Rate::row : Rate::constant;
+  value.reads_batch = node.op == Op::b;
+  value.reads_head = node.op == Op::h;
+  for (int i = 0; i < node.num_operands; ++i) {
+    const DeviceValue& operand = (*this)[node.operands[i]];
+    value.rate = std::max(value.rate, operand.rate);
+    value.reads_batch |= operand.reads_batch;
+    value.reads_head |= operand.reads_head;
+  }
+  values_.push_back(value);
+  return found->second;
+}
+
+int32_t DeviceValues::leaf(Op op, Type type, int32_t integer) {
+  Node node;
+  node.op = op;
+  node.type = type;
+  node.integer = integer;
+  return add(node);
+}
+
+int32_t DeviceValues::binary(Op op, Type type, int32_t a, int32_t b) {
+  Node node;
+  node.op = op;
+  node.type = type;
+  node.num_operands = 2;
+  node.operands = {a, b};
+  return add(node);
+}
+
+int32_t DeviceValues::tensor(Source source, int32_t place, DType dtype, int rank) {
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    if (tensors_[i].source == source && tensors_[i].place == place) return static_cast<int32_t>(i);
+  }
+  tensors_.push_back({source, place, dtype, rank});
+  return static_cast<int32_t>(tensors_.size()) - 1;
+}
+
+int32_t DeviceValues::element(Source source, DType dtype, Type type,
+                              std::initializer_list<int32_t> indices) {
+  Node node;
+  node.op = Op::element;
+  node.type = type;
+  node.integer = tensor(source, 0, dtype, static_cast<int>(indices.size()));
+  for (const int32_t index : indices) node.operands[node.num_operands++] = index;
+  return add(node);
+}
+
+int32_t DeviceValues::pair_element(Source source, DType dtype, Type type, const Axes& axes) {
+  const int32_t zero = leaf(Op::literal, Type::integer);
+  const auto index = [&](bool has_axis, Op op) {
+    return has_axis ? leaf(op, Type::integer) : zero;
+  };
+  return element(source, dtype, type,
+                 {index(axes.batch, Op::b), index(axes.head, Op::h), index(axes.query, Op::q),
+                  index(axes.key, Op::k)});
+}
+
+int32_t DeviceValues::add_tree(const Program::Tree& tree, const Problem& problem, int32_t score) {
+  std::vector<int32_t> places;
+  for (const Node& original : tree.nodes) {
+    if (original.op == Op::score) {
+      places.push_back(score);
+      continue;
+    }
+    Node node = original;
+    for (int i = 0; i < node.num_operands; ++i)
+      node.operands[i] = places[static_cast<size_t>(node.operands[i])];
+    if (node.op == Op::element) {
+      const ExpressionTensor& read = problem.tensors[static_cast<size_t>(node.integer)];
+      node.integer = tensor(Source::expression, node.integer, read.dtype, read.rank);
+    }
+    places.push_back(add(node));
+  }
+  return places.back();
+}
+
+void DeviceValues::show_where(int32_t condition) {
+  visible_ = visible_ < 0 ? condition : binary(Op::logical_and, Type::boolean, visible_, condition);
+}
+
+DeviceValues::DeviceValues(const Problem& problem, const Modifications& modifications) {
+  if (problem.has_document) {
+    const int32_t b = leaf(Op::b, Type::integer);
+    show_where(binary(
+        Op::equal, Type::boolean,
+        element(Source::document_q, DType::int32, Type::integer, {b, leaf(Op::q, Type::integer)}),
+        element(Source::document_k, DType::int32, Type::integer, {b, leaf(Op::k, Type::integer)})));
+  }
+  if (problem.has_mask_tensor)
+    show_where(pair_element(Source::mask, DType::boolean, Type::boolean, problem.mask_axes));
+  if (modifications.mask_mod) show_where(add_tree(modifications.mask_mod->tree(), problem, -1));
+  if (problem.has_bias || modifications.score_mod) score_ = leaf(Op::score, Type::real);
+  if (problem.has_bias) {
+    const int32_t bias =
+        pair_element(Source::bias, problem.dtype_bias, Type::real, problem.bias_axes);
+    Node lowest;
+    lowest.type = Type::real;
+    lowest.real = -std::numeric_limits<double>::infinity();
+    show_where(binary(Op::not_equal, Type::boolean, bias, add(lowest)));
+    score_ = binary(Op::add, Type::real, score_, bias);
+  }
+  if (modifications.score_mod) score_ = add_tree(modifications.score_mod->tree(), problem, score_);
+}
+
+}  // namespace sirdar::expression

@@ -1,0 +1,324 @@
+#include "expression/emit_cuda.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "expression/device_values.h"
+#include "expression/names.h"
+#include "shared/tensor_operand.h"
+
+namespace sirdar::expression {
+namespace {
+
+using Source = DeviceTensor::Source;
+
+std::string_view type_text(Type type) {
+  return type == Type::integer ? "int" : type == Type::real ? "float" : "bool";
+}
+
+std::string_view stored_text(DType dtype) {
+  switch (dtype) {
+    case DType::int32:
+      return "int";
+    case DType::boolean:
+      return "bool";
+    case DType::bf16:
+      return "Bf16";
+    case DType::fp16:
+      return "Fp16";
+    default:
+      return "float";
+  }
+}
+
+// A float's exact digits, or a name.
+std::string real_text(double real) {
+  if (std::isinf(real)) return real < 0 ? "-kInfinity" : "kInfinity";
+  return fmt::format("{:a}f", static_cast<float>(real));
+}
+
+std::string literal_text(const Node& node) {
+  if (node.type == Type::real) return real_text(node.real);
+  if (node.type == Type::boolean) return node.integer != 0 ? "true" : "false";
+  return fmt::format("{}", node.integer);
+}
+
+// The function of cuda/expression/language.cuh for an operator that has none in C++ with the same
+// meaning.
+std::string_view function_of(const Node& node) {
+  switch (node.op) {
+    case Op::to_real:
+      return "to_real";
+    case Op::abs:
+      return "absolute";
+    case Op::min:
+      return "smaller";
+    case Op::max:
+      return "larger";
+    case Op::divide:
+      return "divide";
+    case Op::remainder:
+      return "remainder";
+    default:
+      break;
+  }
+  if (node.op >= Op::floor && node.op <= Op::sqrt) return symbol_of(node.op);
+  if (node.type != Type::integer) return "";
+  switch (node.op) {
+    case Op::negate:
+      return "negate";
+    case Op::add:
+      return "add";
+    case Op::subtract:
+      return "subtract";
+    case Op::multiply:
+      return "multiply";
+    default:
+      return "";
+  }
+}
+
+// Writes the functions of one struct.
+class Emitter {
+ public:
+  explicit Emitter(const DeviceValues& values) : values_(values) {}
+
+  std::string run(size_t num_scalars) {
+    find_row_results();
+    std::string text = "namespace sirdar::language {\n\nstruct Modification {\n";
+    text += fmt::format("  static constexpr bool kScores = {}, kMasks = {};\n",
+                        values_.score() >= 0, values_.visible() >= 0);
+    if (!values_.tensors().empty())
+      text += fmt::format("  TensorOperand tensors[{}];\n", values_.tensors().size());
+    if (num_scalars > 0) text += fmt::format("  float scalars[{}];\n", num_scalars);
+    text += row_text();
+    if (values_.score() >= 0) {
+      text += function_text("float score(const Row& row, float score, int k)", values_.score());
+    }
+    if (values_.visible() >= 0) {
+      text += function_text("bool visible(const Row& row, int k)", values_.visible());
+    }
+    return text + "};\n\n}  // namespace sirdar::language\n";
+  }
+
+ private:
+  using Marks = std::vector<bool>;
+
+  static bool is_row(const DeviceValue& value) { return value.rate == Rate::row; }
+
+  // What a value is computed from, itself included; rows are not looked into if `stops_at_rows`.
+  Marks needed_for(std::vector<int32_t> results, bool stops_at_rows) const {
+    Marks needed(values_.values().size());
+    while (!results.empty()) {
+      const int32_t at = results.back();
+      results.pop_back();
+      if (needed[static_cast<size_t>(at)]) continue;
+      needed[static_cast<size_t>(at)] = true;
+      const DeviceValue& value = values_[at];
+      if (stops_at_rows && is_row(value)) continue;
+      for (int i = 0; i < value.node.num_operands; ++i) results.push_back(value.node.operands[i]);
+    }
+    return needed;
+  }
+
+  // Of rows, what pairs read.
+  void find_row_results() {
+    std::vector<int32_t> results;
+    if (values_.score() >= 0) results.push_back(values_.score());
+    if (values_.visible() >= 0) results.push_back(values_.visible());
+    const Marks needed = needed_for(results, true);
+    for (size_t at = 0; at < needed.size(); ++at) {
+      if (needed[at] && is_row(values_.values()[at]))
+        row_results_.push_back(static_cast<int32_t>(at));
+    }
+  }
+
+  std::string row_text() const {
+    std::string fields, list;
+    for (const int32_t at : row_results_) {
+      fields += fmt::format("    {} v{};\n", type_text(values_[at].node.type), at);
+      list += fmt::format("{}v{}", list.empty() ? "" : ", ", at);
+    }
+    const Marks needed = needed_for(row_results_, false);
+    return fmt::format(
+        "\n  struct Row {{\n{}  }};\n"
+        "  SIRDAR_DEVICE Row begin_row(int b, int h, int q, int q_pos) const {{\n{}"
+        "    return {{{}}};\n  }}\n",
+        fields, statements(needed, false), list);
+  }
+
+  std::string function_text(std::string_view head, int32_t result) const {
+    return fmt::format("\n  SIRDAR_DEVICE {} const {{\n{}    return {};\n  }}\n", head,
+                       statements(needed_for({result}, true), true), name(result, true));
+  }
+
+  // Declarations of the marked values, in order. In pairs, rows' values are there already.
+  std::string statements(const Marks& needed, bool in_pair) const {
+    std::string text;
+    for (size_t i = 0; i < needed.size(); ++i) {
+      const int32_t at = static_cast<int32_t>(i);
+      const DeviceValue& value = values_[at];
+      if (!needed[i] || is_named(value.node.op) || (in_pair && is_row(value))) continue;
+      text += fmt::format("    const {} v{} = {};\n", type_text(value.node.type), at,
+                          expression(value.node, in_pair));
+    }
+    return text;
+  }
+
+  // Has a name or spelling of its own.
+  static bool is_named(Op op) { return op == Op::literal || op == Op::score || op == Op::k; }
+
+  std::string name(int32_t at, bool in_pair) const {
+    const DeviceValue& value = values_[at];
+    if (value.node.op == Op::literal) return literal_text(value.node);
+    if (value.node.op == Op::score) return "score";
+    if (value.node.op == Op::k) return "k";
+    return fmt::format("{}v{}", in_pair && is_row(value) ? "row." : "", at);
+  }
+
+  std::string arguments(const Node& node, bool in_pair) const {
+    std::string text;
+    for (int i = 0; i < node.num_operands; ++i)
+      text += (i > 0 ? ", " : "") + name(node.operands[i], in_pair);
+    return text;
+  }
+
+  std::string expression(const Node& node, bool in_pair) const {
+    const auto operand = [&](int i) { return name(node.operands[i], in_pair); };
+    switch (node.op) {
+      case Op::b:
+      case Op::h:
+      case Op::q:
+      case Op::q_pos:
+        return std::string(variable_text(node.op));
+      case Op::scalar:
+        return fmt::format("scalars[{}]", node.integer);
+      case Op::element: {
+        const DeviceTensor& tensor = values_.tensors()[static_cast<size_t>(node.integer)];
+        return fmt::format("read<{}>(tensors[{}], {})", stored_text(tensor.dtype), node.integer,
+                           arguments(node, in_pair));
+      }
+      case Op::logical_not:
+        return fmt::format("!{}", operand(0));
+      case Op::select:
+        return fmt::format("{} ? {} : {}", operand(0), operand(1), operand(2));
+      default:
+        break;
+    }
+    const std::string_view function = function_of(node);
+    if (!function.empty()) return fmt::format("{}({})", function, arguments(node, in_pair));
+    if (node.num_operands == 1) return fmt::format("-{}", operand(0));
+    return fmt::format("{} {} {}", operand(0), symbol_of(node.op), operand(1));
+  }
+
+  static std::string_view variable_text(Op op) {
+    for (const Variable& row : variables()) {
+      if (row.op == op) return row.name;
+    }
+    return "";
+  }
+
+  const DeviceValues& values_;
+  std::vector<int32_t> row_results_;
+};
+
+const TensorView& view_of(const DeviceTensor& tensor, const Problem& problem, const Args& args) {
+  switch (tensor.source) {
+    case Source::bias:
+      return args.bias;
+    case Source::mask:
+      return args.mask;
+    case Source::document_q:
+      return args.document_q;
+    case Source::document_k:
+      return args.document_k;
+    case Source::expression:
+      break;
+  }
+  const std::string& name = problem.tensors[static_cast<size_t>(tensor.place)].name;
+  for (const NamedTensor& named : args.tensors) {
+    if (named.name == name) return named.view;
+  }
+  return args.tensors.front().view;
+}
+
+std::string name_of(const DeviceTensor& tensor, const Problem& problem) {
+  switch (tensor.source) {
+    case Source::bias:
+      return "bias";
+    case Source::mask:
+      return "mask";
+    case Source::document_q:
+      return "document_q";
+    case Source::document_k:
+      return "document_k";
+    default:
+      return problem.tensors[static_cast<size_t>(tensor.place)].name;
+  }
+}
+
+Status too_large(const std::string& name, std::string_view what, int64_t value) {
+  return {StatusCode::invalid_argument,
+          fmt::format("{}: {} is {}, and device code counts to {}; make the tensor contiguous or "
+                      "smaller",
+                      name, what, value, std::numeric_limits<int32_t>::max()),
+          name};
+}
+
+}  // namespace
+
+size_t DeviceModification::num_bytes() const {
+  const size_t bytes = tensors.size() * sizeof(TensorOperand) + num_scalars * sizeof(float);
+  const size_t alignment = tensors.empty() ? sizeof(float) : alignof(TensorOperand);
+  return bytes == 0 ? 1 : (bytes + alignment - 1) / alignment * alignment;
+}
+
+DeviceModification emit_cuda(const Problem& problem, const Modifications& modifications) {
+  const DeviceValues values(problem, modifications);
+  DeviceModification result;
+  result.has_score_mod = values.score() >= 0;
+  result.has_mask_mod = values.visible() >= 0;
+  if (result.has_mask_mod) {
+    result.mask_reads_batch = values[values.visible()].reads_batch;
+    result.mask_reads_head = values[values.visible()].reads_head;
+  }
+  result.tensors = values.tensors();
+  result.num_scalars = problem.scalars.size();
+  if (!result.is_empty()) result.definition = Emitter(values).run(result.num_scalars);
+  return result;
+}
+
+Status pack_operands(const DeviceModification& modification, const Problem& problem,
+                     const Args& args, std::byte* bytes) {
+  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+  for (const DeviceTensor& tensor : modification.tensors) {
+    const TensorView& view = view_of(tensor, problem, args);
+    TensorOperand operand{.data = view.data, .stride = {}, .shape = {}};
+    for (int axis = 0; axis < tensor.rank; ++axis) {
+      const int64_t size = view.shape[axis], stride = size > 1 ? view.stride[axis] : 0;
+      if (size > kMax)
+        return too_large(name_of(tensor, problem), fmt::format("axis {}", axis), size);
+      if (axis == tensor.rank - 1 && std::abs(stride) > kMax)
+        return too_large(name_of(tensor, problem), "the last axis' stride", stride);
+      if (size == 0) operand.data = nullptr;
+      operand.shape[axis] = static_cast<int>(size);
+      operand.stride[axis] = stride;
+    }
+    std::memcpy(bytes, &operand, sizeof operand);
+    bytes += sizeof operand;
+  }
+  for (const std::string& name : problem.scalars) {
+    float value = 0;
+    for (const auto& [given, number] : args.scalars) {
+      if (given == name) value = static_cast<float>(number);
+    }
+    std::memcpy(bytes, &value, sizeof value);
+    bytes += sizeof value;
+  }
+  return {};
+}
+
+}  // namespace sirdar::expression

@@ -1,0 +1,7 @@
+// The few functions of the device's ptx/ that the expression language stands on, in plain C++: the
+// emitted text is compiled for the host against these.
+#pragma once
+
+#include <cstdint>
+
+#define SIRDAR_DEVICE inline
