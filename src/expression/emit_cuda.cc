@@ -26,9 +26,9 @@ std::string_view stored_text(DType dtype) {
     case DType::boolean:
       return "bool";
     case DType::bf16:
-      return "Bf16";
+      return "language::Bf16";
     case DType::fp16:
-      return "Fp16";
+      return "language::Fp16";
     default:
       return "float";
   }
@@ -36,7 +36,7 @@ std::string_view stored_text(DType dtype) {
 
 // A float's exact digits, or a name.
 std::string real_text(double real) {
-  if (std::isinf(real)) return real < 0 ? "-kInfinity" : "kInfinity";
+  if (std::isinf(real)) return real < 0 ? "-language::kInfinity" : "language::kInfinity";
   return fmt::format("{:a}f", static_cast<float>(real));
 }
 
@@ -88,7 +88,7 @@ class Emitter {
 
   std::string run(size_t num_scalars) {
     find_row_results();
-    std::string text = "namespace sirdar::language {\n\nstruct Modification {\n";
+    std::string text = "struct Modification {\n";
     text += fmt::format("  static constexpr bool kScores = {}, kMasks = {};\n",
                         values_.score() >= 0, values_.visible() >= 0);
     if (!values_.tensors().empty())
@@ -101,7 +101,7 @@ class Emitter {
     if (values_.visible() >= 0) {
       text += function_text("bool visible(const Row& row, int k)", values_.visible());
     }
-    return text + "};\n\n}  // namespace sirdar::language\n";
+    return text + "};\n";
   }
 
  private:
@@ -198,8 +198,8 @@ class Emitter {
         return fmt::format("scalars[{}]", node.integer);
       case Op::element: {
         const DeviceTensor& tensor = values_.tensors()[static_cast<size_t>(node.integer)];
-        return fmt::format("read<{}>(tensors[{}], {})", stored_text(tensor.dtype), node.integer,
-                           arguments(node, in_pair));
+        return fmt::format("language::read<{}>(tensors[{}], {})", stored_text(tensor.dtype),
+                           node.integer, arguments(node, in_pair));
       }
       case Op::logical_not:
         return fmt::format("!{}", operand(0));
@@ -209,7 +209,8 @@ class Emitter {
         break;
     }
     const std::string_view function = function_of(node);
-    if (!function.empty()) return fmt::format("{}({})", function, arguments(node, in_pair));
+    if (!function.empty())
+      return fmt::format("language::{}({})", function, arguments(node, in_pair));
     if (node.num_operands == 1) return fmt::format("-{}", operand(0));
     return fmt::format("{} {} {}", operand(0), symbol_of(node.op), operand(1));
   }

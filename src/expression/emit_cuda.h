@@ -23,7 +23,8 @@ struct DeviceTensor {
 
 // What the kernels call is described in cuda/expression/modification.cuh.
 struct DeviceModification {
-  // Of struct Modification in namespace sirdar::language; needs cuda/expression/modification.cuh.
+  // Of struct Modification, to stand in a namespace of sirdar; needs
+  // cuda/expression/modification.cuh.
   std::string definition;
   bool has_score_mod = false;  // bias or score_mod
   bool has_mask_mod = false;   // mask_mod, documents, boolean mask, or a bias that may be -inf

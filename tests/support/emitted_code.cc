@@ -54,9 +54,10 @@ std::string unit(const std::vector<expression::DeviceModification>& modification
   for (size_t i = 0; i < modifications.size(); ++i) {
     text += fmt::format(R"(
 #define Modification Modification{0}
-{1}
+namespace sirdar {{
+{1}}}
 #undef Modification
-using M{0} = sirdar::language::Modification{0};
+using M{0} = sirdar::Modification{0};
 static_assert(sizeof(M{0}) == {2});
 extern "C" float score_{0}(const void* m, const Point* p) {{ return score_of<M{0}>(m, *p); }}
 extern "C" bool visible_{0}(const void* m, const Point* p) {{ return visible_of<M{0}>(m, *p); }}

@@ -25,9 +25,7 @@ DeviceModification emitted(const std::string& words) {
 TEST(ExpressionEmit, WhatDependsOnTheQueryStandsApart) {
   EXPECT_EQ(
       emitted("score_mod:\"score - slope[h] * abs(q_pos - k)\" tensor:slope:fp32:1").definition,
-      R"(namespace sirdar::language {
-
-struct Modification {
+      R"(struct Modification {
   static constexpr bool kScores = true, kMasks = false;
   TensorOperand tensors[1];
 
@@ -37,22 +35,20 @@ struct Modification {
   };
   SIRDAR_DEVICE Row begin_row(int b, int h, int q, int q_pos) const {
     const int v1 = h;
-    const float v2 = read<float>(tensors[0], v1);
+    const float v2 = language::read<float>(tensors[0], v1);
     const int v3 = q_pos;
     return {v2, v3};
   }
 
   SIRDAR_DEVICE float score(const Row& row, float score, int k) const {
-    const int v5 = subtract(row.v3, k);
-    const int v6 = absolute(v5);
-    const float v7 = to_real(v6);
+    const int v5 = language::subtract(row.v3, k);
+    const int v6 = language::absolute(v5);
+    const float v7 = language::to_real(v6);
     const float v8 = row.v2 * v7;
     const float v9 = score - v8;
     return v9;
   }
 };
-
-}  // namespace sirdar::language
 )");
 }
 
