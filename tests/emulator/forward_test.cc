@@ -9,11 +9,11 @@ namespace {
 using sm90::ForwardConfig;
 using sm90::MaskForm;
 
-template <ForwardConfig config>
-void expect_right(const ForwardProblem& problem) {
+template <ForwardConfig config, class Modification = language::NoModification>
+void expect_right(const ForwardProblem& problem, const Modification& modification = {}) {
   ForwardRun run(config, problem);
   for (uint64_t seed = 1; seed <= 2; ++seed) {
-    const emulator::Report report = run_forward<config>(run, run.launch_of(seed));
+    const emulator::Report report = run_forward<config>(run, run.launch_of(seed), modification);
     EXPECT_EQ(report.fault, "") << "seed " << seed;
   }
 }

@@ -95,7 +95,8 @@ void ForwardRun::fill_params() {
   p.window_left = problem.window_left < 0 ? sm90::kNoBound : problem.window_left;
   p.window_right = problem.is_causal || problem.window_left >= 0 ? 0 : sm90::kNoBound;
   p.chunk = sm90::kNoBound;
-  p.scale_log2 = sm90::kLog2e / std::sqrt(static_cast<float>(config_.head_dim));
+  p.scale_log2 =
+      (config_.has_logits ? 1.0f : sm90::kLog2e) / std::sqrt(static_cast<float>(config_.head_dim));
 }
 
 bool ForwardRun::sees(int row, int key) const {
@@ -118,7 +119,9 @@ void ForwardRun::compute_expected() {
           for (int d = 0; d < config_.head_dim; ++d)
             score += double{q_.at(b, row, h, d, config_.element)} *
                      double{k_.at(b, key, kv, d, config_.element)};
-          weights[static_cast<size_t>(key)] = sees(row, key) ? score * scale : -HUGE_VAL;
+          double logit = sees(row, key) ? score * scale : -HUGE_VAL;
+          if (problem_.modify) logit = problem_.modify(logit, b, h, row, key);
+          weights[static_cast<size_t>(key)] = logit;
           top = std::max(top, weights[static_cast<size_t>(key)]);
         }
         for (double& weight : weights) {

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -17,7 +18,9 @@ struct ForwardProblem {
   int batch = 1, num_heads = 2, group_size = 1;
   int seqlen_q = 256, seqlen_k = 256;
   bool is_causal = false;
-  int window_left = -1;      // < 0: none
+  int window_left = -1;  // < 0: none
+  // What becomes of a logit at b, h, q, k; -inf: hidden. Empty: nothing.
+  std::function<double(double, int, int, int, int)> modify{};
   float input_scale = 1.0f;  // of Q and K: large ones leave the guarded range
   int blocks = 2;            // of the grid, at most one per item
   uint64_t data_seed = 1;
@@ -59,10 +62,11 @@ class ForwardRun {
   std::vector<double> expected_, expected_lse_;
 };
 
-template <sm90::ForwardConfig config>
-emulator::Report run_forward(ForwardRun& run, const emulator::Launch& launch) {
+template <sm90::ForwardConfig config, class Modification = language::NoModification>
+emulator::Report run_forward(ForwardRun& run, const emulator::Launch& launch,
+                             const Modification& modification = {}) {
   emulator::Report report =
-      emulator::launch(launch, [&run] { sm90::forward<config>(run.params()); });
+      emulator::launch(launch, [&] { sm90::forward<config>(run.params(), modification); });
   if (report.ok()) report.fault = run.wrong();
   return report;
 }

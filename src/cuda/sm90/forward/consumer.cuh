@@ -3,6 +3,7 @@
 // by V, and the first scores of an item with the last product of the item before it.
 #pragma once
 
+#include "cuda/sm90/forward/modify.cuh"
 #include "cuda/sm90/forward/shared.cuh"
 #include "cuda/sm90/forward/softmax.cuh"
 
@@ -13,8 +14,10 @@ struct Flag {
   static constexpr bool value = kValue;
 };
 
-template <ForwardConfig config>
+template <ForwardConfig config, class Modification>
 struct Consumer {
+  static_assert(config.has_score_mod == Modification::kScores &&
+                config.has_mask_mod == Modification::kMasks);
   static constexpr int kN = config.block_n, kM = block_m(config), kDepth = depth_qk(config),
                        kWidth = width_pv(config), kWarpgroups = config.num_consumers;
   static constexpr ptx::MmaType kType =
@@ -26,6 +29,7 @@ struct Consumer {
   static constexpr int kPatience = 2;
 
   const ForwardParams& params;
+  const Modification& modification;
   SharedAddresses<config> s;
   int warpgroup, warp, lane;  // warp within the warpgroup
   float scale;
@@ -46,8 +50,10 @@ struct Consumer {
   WorkItem item;
   int num_blocks;  // key blocks that this warpgroup walks: the item's but for skipped ones
 
-  SIRDAR_DEVICE Consumer(const ForwardParams& p, SharedAddresses<config> shared, int wg, int thread)
+  SIRDAR_DEVICE Consumer(const ForwardParams& p, const Modification& m,
+                         SharedAddresses<config> shared, int wg, int thread)
       : params(p),
+        modification(m),
         s(shared),
         warpgroup(wg),
         warp(thread / 32),
@@ -178,10 +184,18 @@ struct Consumer {
 
   // ---- softmax
 
-  // Scores to logits, in natural-log units.
+  // Scores to logits, in natural-log units, and the masks that are expressions or tensors.
   template <int kCount>
   SIRDAR_DEVICE void make_logits(float (&s_)[kCount], const WorkItem& of, int block) {
-    if constexpr (!config.has_logits) return;
+    if constexpr (config.has_logits) add_terms(s_, of, block);
+    if constexpr (config.has_score_mod || config.has_mask_mod) {
+      modify_scores(modification, of, thread_row(of), block * kN + 2 * (lane % 4), s_);
+    }
+  }
+
+  // Scale, soft-cap, ALiBi.
+  template <int kCount>
+  SIRDAR_DEVICE void add_terms(float (&s_)[kCount], const WorkItem& of, int block) {
     float slope = 0;
     if constexpr (config.has_alibi) {
       slope =

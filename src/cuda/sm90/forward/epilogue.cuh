@@ -26,9 +26,10 @@ SIRDAR_DEVICE RowResult finish_row(float reference, float sum, float sink) {
 }
 
 // Writes 16-bit results of one row; `word` holds columns c, c + 1.
-template <ForwardConfig config>
+template <ForwardConfig config, class Modification>
 struct Epilogue {
-  Consumer<config>& c;
+  using Owner = Consumer<config, Modification>;
+  Owner& c;
   const WorkItem& item;
   RowResult upper, lower;
 
@@ -65,7 +66,7 @@ struct Epilogue {
   }
 
   SIRDAR_DEVICE void store_rows(int row, int stored) const {
-    constexpr int kWidth = Consumer<config>::kWidth;
+    constexpr int kWidth = Owner::kWidth;
     uint16_t* pointers[2] = {row_pointer(row), row_pointer(row + 8)};
     SIRDAR_UNROLL
     for (int half = 0; half < 2; ++half) {
@@ -93,8 +94,8 @@ struct Epilogue {
     const uint32_t tile = c.s.q(c.q_ring.stage) + c.warpgroup * 8192;
     const int row = 16 * c.warp + (c.lane & 15);
     SIRDAR_UNROLL
-    for (int j = 0; j < Consumer<config>::kWidth / 16; ++j) {
-      const uint32_t dst = tile + (j / 4) * (Consumer<config>::kM * 128) + row * 128 +
+    for (int j = 0; j < Owner::kWidth / 16; ++j) {
+      const uint32_t dst = tile + (j / 4) * (Owner::kM * 128) + row * 128 +
                            ((((j & 3) * 2 + (c.lane >> 4)) ^ (row & 7)) << 4);
       ptx::stmatrix_x4(dst, word(4 * j), word(4 * j + 1), word(4 * j + 2), word(4 * j + 3));
     }
@@ -105,9 +106,8 @@ struct Epilogue {
           config.has_lengths && c.params.cu_seqlens_q.data != nullptr ? 0 : item.batch;
       SIRDAR_UNROLL
       for (int j = 0; j < columns(config.head_dim_v) / 64; ++j) {
-        ptx::cp_async_bulk_tensor_4d_store(c.params.out, tile + j * Consumer<config>::kM * 128,
-                                           64 * j, item.q_begin + c.first_row(item), item.head,
-                                           batch);
+        ptx::cp_async_bulk_tensor_4d_store(c.params.out, tile + j * Owner::kM * 128, 64 * j,
+                                           item.q_begin + c.first_row(item), item.head, batch);
       }
       ptx::cp_async_bulk_commit_group();
     }
@@ -125,16 +125,17 @@ struct Epilogue {
   }
 };
 
-template <ForwardConfig config>
-SIRDAR_DEVICE void finish_item(Consumer<config>& c, const WorkItem& item) {
+template <ForwardConfig config, class Modification>
+SIRDAR_DEVICE void finish_item(Consumer<config, Modification>& c, const WorkItem& item) {
   float sink = kMinusInfinity;
   if constexpr (config.has_sink) {
     sink = c.params.sink[item.head * c.params.stride_sink] * kLog2e;
   }
   const int row = c.thread_row(item), stored = stored_rows<config>(c.params, item.batch);
   const RowPair sum{quad_sum(c.rows.sum.upper), quad_sum(c.rows.sum.lower)};
-  Epilogue<config> epilogue{c, item, finish_row(c.rows.reference.upper, sum.upper, sink),
-                            finish_row(c.rows.reference.lower, sum.lower, sink)};
+  Epilogue<config, Modification> epilogue{c, item,
+                                          finish_row(c.rows.reference.upper, sum.upper, sink),
+                                          finish_row(c.rows.reference.lower, sum.lower, sink)};
   RowPair maxima{c.rows.reference.upper * kLn2, c.rows.reference.lower * kLn2};
   if constexpr (config.has_lengths) {  // stored rows that take no part
     constexpr RowResult kUnused{0.0f, kMinusInfinity, true};
@@ -159,8 +160,8 @@ SIRDAR_DEVICE void finish_item(Consumer<config>& c, const WorkItem& item) {
   }
 }
 
-template <ForwardConfig config>
-SIRDAR_DEVICE void Consumer<config>::run() {
+template <ForwardConfig config, class Modification>
+SIRDAR_DEVICE void Consumer<config, Modification>::run() {
   const Flag<false> whole{};
   const Flag<config.trim == 2> half{};
   ptx::mbarrier_wait(s.q_full(0), 0);

@@ -7,8 +7,8 @@
 
 namespace sirdar::sm90 {
 
-template <ForwardConfig config>
-SIRDAR_DEVICE void forward(const ForwardParams& params) {
+template <ForwardConfig config, class Modification = language::NoModification>
+SIRDAR_DEVICE void forward(const ForwardParams& params, const Modification& modification = {}) {
   static_assert(is_valid(config));
   // Swizzled tiles want 1024-byte alignment; shared_bytes() pays for it.
   const SharedAddresses<config> shared{(ptx::dynamic_shared() + 1023) & ~1023u};
@@ -21,8 +21,13 @@ SIRDAR_DEVICE void forward(const ForwardParams& params) {
     if (ptx::uniform(thread / 32) == 0) Producer<config>(params, shared, thread).run();
   } else {
     ptx::setmaxnreg_inc<consumer_registers(config)>();
-    Consumer<config>(params, shared, warpgroup - 1, thread % 128).run();
+    Consumer<config, Modification>(params, modification, shared, warpgroup - 1, thread % 128).run();
   }
+}
+
+template <ForwardConfig config, class Modification>
+SIRDAR_DEVICE void modified_forward(const ModifiedParams<Modification>& params) {
+  forward<config>(params.forward, params.modification);
 }
 
 }  // namespace sirdar::sm90
