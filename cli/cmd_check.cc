@@ -82,7 +82,9 @@ int run_check(const CheckFlags& flags) {
     if (trial.refusal.empty()) {
       PlanOptions options;
       options.implementation = trial.name;
-      report = check::check(*trial.problem, options, seed.value());
+      const Result<Device> device = device_of(trial.name);
+      if (!device.ok()) return fail(device.status());
+      report = check::check(*trial.problem, options, seed.value(), device.value());
     }
     progress.clear();
     const bool has_run = report.ok || !report.outputs.empty() || report.status.ok();

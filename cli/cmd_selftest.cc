@@ -18,7 +18,7 @@ namespace sirdar::cli {
 namespace {
 
 struct SelftestFlags {
-  std::optional<std::string> seconds, seed;
+  std::optional<std::string> seconds, seed, backend;
 };
 
 std::vector<std::string_view> corpus_problems() {
@@ -50,7 +50,9 @@ Status check_everywhere(const Problem& problem, const std::vector<std::string>& 
     }
     PlanOptions options;
     options.implementation = name;
-    const check::Report report = check::check(problem, options, seed);
+    const Result<Device> device = device_of(name);
+    if (!device.ok()) return device.status();
+    const check::Report report = check::check(problem, options, seed, device.value());
     ++tally.num_checks;
     if (report.ok) continue;
     ++tally.num_failures;
@@ -66,7 +68,7 @@ int selftest(const SelftestFlags& flags) {
   if (!seconds.ok()) return fail(seconds.status());
   const Result<uint64_t> seed = parse_unsigned("--seed", flags.seed.value_or("1"));
   if (!seed.ok()) return fail(seed.status());
-  const Result<std::vector<std::string>> names = implementation_names(std::nullopt);
+  const Result<std::vector<std::string>> names = implementation_names(flags.backend);
   if (!names.ok()) return fail(names.status());
 
   using Clock = std::chrono::steady_clock;
@@ -100,6 +102,8 @@ Action declare_selftest(CLI::App& app) {
   app.add_option("--seconds", flags->seconds, "start no problem after this time (default 60)")
       ->type_name("N");
   app.add_option("--seed", flags->seed, "of the random data (default 1)")->type_name("N");
+  app.add_option("--backend", flags->backend, "only this implementation, like cpu or cuda")
+      ->type_name("NAME");
   app.footer("Example:\n  sirdar selftest --seconds 10");
   return [flags] { return selftest(*flags); };
 }

@@ -22,11 +22,17 @@ Result<std::vector<std::string>> implementation_names(const std::optional<std::s
                                            backend.value_or(""), fmt::join(all, ", ")));
 }
 
+Result<Device> device_of(const std::string& implementation) {
+  return implementation.starts_with("cuda") ? Device::cuda() : Device::host();
+}
+
 Result<std::string> refusal(const Problem& problem, const std::string& implementation) {
+  const Result<Device> device = device_of(implementation);
+  if (!device.ok()) return device.status().message();
   PlanOptions options;
   options.implementation = implementation;
   std::vector<Refusal> refusals;
-  const Result<Plan> plan = create_plan(problem, options, Device::host(), refusals);
+  const Result<Plan> plan = create_plan(problem, options, device.value(), refusals);
   if (plan.ok()) return std::string();
   if (refusals.empty()) return plan.status();
   return refusals.back().reason;
@@ -37,8 +43,10 @@ Result<Plan> plan_in_flag_terms(const Problem& problem, const PlanOptions& optio
   if (is_reference && options.num_threads > 0) {
     return bad_flag("--threads", "has no effect on the reference; leave it out.");
   }
+  const Result<Device> device = device_of(options.implementation);
+  if (!device.ok()) return device.status();
   std::vector<Refusal> refusals;
-  Result<Plan> plan = create_plan(problem, options, Device::host(), refusals);
+  Result<Plan> plan = create_plan(problem, options, device.value(), refusals);
   if (plan.ok()) return plan;
   if (plan.status().code() != StatusCode::unsupported || refusals.empty()) {
     return in_flag_terms(plan.status());

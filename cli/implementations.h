@@ -12,6 +12,9 @@ namespace sirdar::cli {
 // for "cpu.forward").
 Result<std::vector<std::string>> implementation_names(const std::optional<std::string>& backend);
 
+// Where an implementation runs: the first GPU for cuda's, this machine's CPU for all others.
+Result<Device> device_of(const std::string& implementation);
+
 // Empty when `implementation` serves the problem, else its reason.
 Result<std::string> refusal(const Problem& problem, const std::string& implementation);
 

@@ -20,8 +20,8 @@ LAYERS = {
     "cpu": {"shared", "expression", "core", "plan"},
     "jit": {"shared", "expression", "core", "plan"},
     "cuda": {"shared", "expression", "core", "plan", "jit"},
-    "check": {"shared", "expression", "core", "plan", "reference"},
     "emulator": {"shared"},  # for tests only; no part of the library
+    "check": {"shared", "expression", "core", "plan", "reference", "cuda"},
     "io": set(),  # files <-> TensorView: the public headers are enough
     "api": {"shared", "expression", "core", "plan", "reference", "cpu", "jit", "cuda"},
 }

@@ -52,6 +52,8 @@ TensorView Inputs::make(std::string name, DType dtype, std::vector<int64_t> shap
     view.stride[axis] = stride;
     stride *= std::max<int64_t>(shape[axis], 1);
     if (hostile()) stride += below(4);
+    const int64_t elements = std::max<int64_t>(alignment_ / size_bytes(dtype), 1);
+    stride = (stride + elements - 1) / elements * elements;
     // A stride of an axis with one entry means nothing; make sure that nobody reads it.
     if (hostile() && shape[axis] == 1 && !(innermost && order == Order::last_axis_dense)) {
       view.stride[axis] = std::numeric_limits<int64_t>::max() / 2;
@@ -68,9 +70,10 @@ TensorView Inputs::make(std::string name, DType dtype, std::vector<int64_t> shap
   buffer.name = std::move(name);
   buffer.is_output = is_output;
   buffer.size = count == 0 ? 0 : (static_cast<size_t>(last) + 1) * element;
-  buffer.bytes.assign(buffer.size + 2 * kGuard + 64 + element, kPoison);
+  buffer.bytes.assign(buffer.size + 2 * kGuard + 128 + element, kPoison);
   const size_t address = reinterpret_cast<size_t>(buffer.bytes.data()) + kGuard;
-  buffer.begin = kGuard + (64 - address % 64) % 64 + (hostile() ? element : 0);
+  buffer.begin = kGuard + (64 - address % 64) % 64 +
+                 (hostile() ? std::max(element, static_cast<size_t>(alignment_)) : 0);
   view.data = buffer.bytes.data() + buffer.begin;
   if (is_output) {
     buffer.owned.assign(buffer.bytes.size(), false);

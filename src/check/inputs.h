@@ -21,8 +21,10 @@ enum class Style : uint8_t {
 class Inputs {
  public:
   // `problem` must be valid. Throws std::bad_alloc. Backward problems get out and lse from the
-  // reference, rounded.
-  Inputs(const Problem& problem, uint64_t seed, Style style = Style::hostile);
+  // reference, rounded. Addresses and strides are multiples of `alignment` bytes, a power of two up
+  // to 64.
+  Inputs(const Problem& problem, uint64_t seed, Style style = Style::hostile,
+         int64_t alignment = 1);
   Inputs(const Inputs&) = delete;
   Inputs& operator=(const Inputs&) = delete;
 
@@ -81,6 +83,7 @@ class Inputs {
 
   Problem problem_;
   Style style_;
+  int64_t alignment_;
   uint64_t state_;
   std::deque<Buffer> buffers_;
   Args args_;

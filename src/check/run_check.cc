@@ -8,6 +8,7 @@
 
 #include "check/naive.h"
 #include "core/elements.h"
+#include "cuda/mirror.h"
 
 namespace sirdar::check {
 namespace {
@@ -101,11 +102,29 @@ Verdict judge(const Oracle& oracle) {
   return verdict;
 }
 
-Report check(Inputs& inputs, const Oracle& oracle, const PlanOptions& options, uint64_t seed) {
+namespace {
+
+// TMA reaches rows at multiples of 16 bytes; a CPU takes any element's own alignment.
+int64_t alignment_for(const Device& device) { return device.kind == DeviceKind::cuda ? 16 : 1; }
+
+// On the plan's device, in copies where that is a GPU.
+Status run_there(const Plan& plan, const Args& args) {
+  if (plan.device().kind == DeviceKind::cpu) return plan.run(args);
+  const Result<std::unique_ptr<cuda::Mirror>> mirror =
+      cuda::Mirror::of(plan.problem(), args, plan.workspace_bytes(), plan.device().index);
+  if (!mirror.ok()) return mirror.status();
+  if (Status status = plan.run(mirror.value()->args()); !status.ok()) return status;
+  return mirror.value()->copy_back();
+}
+
+}  // namespace
+
+Report check(Inputs& inputs, const Oracle& oracle, const PlanOptions& options, uint64_t seed,
+             const Device& device) {
   const Problem& problem = inputs.problem();
   Report report;
   report.implementation = options.implementation;
-  const Result<Plan> plan = Plan::create(problem, options);
+  const Result<Plan> plan = Plan::create(problem, options, device);
   if (!plan.ok()) {
     report.status = plan.status();
     report.text = report.status.message();
@@ -115,7 +134,7 @@ Report check(Inputs& inputs, const Oracle& oracle, const PlanOptions& options, u
   report.config = plan.value().config();
   inputs.reset_outputs();
   inputs.set_workspace(plan.value().workspace_bytes());
-  report.status = plan.value().run(inputs.args());
+  report.status = run_there(plan.value(), inputs.args());
   report.ok = report.status.ok();
   if (!report.ok) {
     fail(report, report.status.message(), problem, seed);
@@ -134,12 +153,12 @@ Report check(Inputs& inputs, const Oracle& oracle, const PlanOptions& options, u
   return report;
 }
 
-Report check(Inputs& inputs, const PlanOptions& options, uint64_t seed) try {
+Report check(Inputs& inputs, const PlanOptions& options, uint64_t seed, const Device& device) try {
   // A refusal needs no oracle.
-  if (const Result<Plan> plan = Plan::create(inputs.problem(), options); !plan.ok()) {
-    return check(inputs, Oracle{}, options, seed);
+  if (const Result<Plan> plan = Plan::create(inputs.problem(), options, device); !plan.ok()) {
+    return check(inputs, Oracle{}, options, seed, device);
   }
-  return check(inputs, make_oracle(inputs.problem(), inputs.args()), options, seed);
+  return check(inputs, make_oracle(inputs.problem(), inputs.args()), options, seed, device);
 } catch (const std::bad_alloc&) {
   Report report;
   report.status =
@@ -148,12 +167,13 @@ Report check(Inputs& inputs, const PlanOptions& options, uint64_t seed) try {
   return report;
 }
 
-Report check(const Problem& problem, const PlanOptions& options, uint64_t seed) try {
+Report check(const Problem& problem, const PlanOptions& options, uint64_t seed,
+             const Device& device) try {
   Report report;
   report.status = problem.validate();
   if (report.status.ok()) {
-    Inputs inputs(problem, seed);
-    return check(inputs, options, seed);
+    Inputs inputs(problem, seed, Style::hostile, alignment_for(device));
+    return check(inputs, options, seed, device);
   }
   report.text = report.status.message();
   return report;

@@ -26,9 +26,10 @@ struct Report {
   std::string text;
 };
 
-// On random, hostile data made from `seed`. options.implementation names what is checked; empty:
-// what the planner chooses.
-Report check(const Problem& problem, const PlanOptions& options, uint64_t seed);
+// On random, hostile data made from `seed`, in host memory; on a GPU in copies of it.
+// options.implementation names what is checked; empty: what the planner chooses.
+Report check(const Problem& problem, const PlanOptions& options, uint64_t seed,
+             const Device& device = Device::host());
 
 // What is right on given data and how far a plain computation is from it: made once, good for any
 // number of implementations.
@@ -48,7 +49,9 @@ struct Verdict {
 Verdict judge(const Oracle& oracle);
 
 // On the data that the oracle was made from. `seed` is only printed.
-Report check(Inputs& inputs, const Oracle& oracle, const PlanOptions& options, uint64_t seed);
-Report check(Inputs& inputs, const PlanOptions& options, uint64_t seed);
+Report check(Inputs& inputs, const Oracle& oracle, const PlanOptions& options, uint64_t seed,
+             const Device& device = Device::host());
+Report check(Inputs& inputs, const PlanOptions& options, uint64_t seed,
+             const Device& device = Device::host());
 
 }  // namespace sirdar::check

@@ -45,6 +45,12 @@ const char* bind_all(void* library, Driver& table) {
   bind("cuKernelGetAttribute", table.kernel_get);
   bind("cuKernelSetAttribute", table.kernel_set);
   bind("cuLaunchKernelEx", table.launch);
+  bind("cuCtxSynchronize", table.context_synchronize);
+  bind("cuMemAlloc_v2", table.memory_allocate);
+  bind("cuMemFree_v2", table.memory_free);
+  bind("cuMemcpyHtoD_v2", table.copy_to_device);
+  bind("cuMemcpyDtoH_v2", table.copy_to_host);
+  bind("cuMemsetD32Async", table.memset32);
   bind("cuTensorMapEncodeTiled", table.tensor_map_encode);
   return missing;
 }

@@ -71,6 +71,12 @@ struct Driver {
   CuResult (*kernel_get)(int* value, int attribute, CuKernel, CuDevice);
   CuResult (*kernel_set)(int attribute, int value, CuKernel, CuDevice);
   CuResult (*launch)(const LaunchRecord*, CuFunction, void** params, void** extra);
+  CuResult (*context_synchronize)();
+  CuResult (*memory_allocate)(void** address, size_t bytes);
+  CuResult (*memory_free)(void* address);
+  CuResult (*copy_to_device)(void* device, const void* host, size_t bytes);
+  CuResult (*copy_to_host)(void* host, const void* device, size_t bytes);
+  CuResult (*memset32)(void* address, unsigned value, size_t count, CuStream);
   CuResult (*tensor_map_encode)(void* map, int dtype, uint32_t rank, void* base,
                                 const uint64_t* dims, const uint64_t* stride_bytes,
                                 const uint32_t* box, const uint32_t* steps, int interleave,
