@@ -1,4 +1,4 @@
-"""The few entries of the C interface that bench/compare_torch.py needs, over torch tensors."""
+"""The few entries of the C interface that the comparisons with torch need, over torch tensors."""
 
 import ctypes
 from ctypes import POINTER, Structure, byref, c_char_p, c_int32, c_int64, c_size_t, c_uint64, c_void_p
@@ -91,18 +91,19 @@ class Library:
     def version(self):
         return self.lib.sirdar_version().decode()
 
-    def plan(self, problem, threads):
-        return Plan(self, problem, threads)
+    def plan(self, problem, threads=0, device=None):
+        return Plan(self, problem, threads, device)
 
 
 class Plan:
     """A plan, its workspace, and arguments that are described once and run many times."""
 
-    def __init__(self, library, problem, threads):
+    def __init__(self, library, problem, threads=0, device=None):
         self.library, self.handle = library, c_void_p()
         options = Options()
         library.check(library.lib.sirdar_plan_options_init(byref(options), ctypes.sizeof(Options)))
         options.num_threads = threads
+        options.device = device.encode() if device else None
         library.check(
             library.lib.sirdar_plan_create_from_text(
                 problem.encode(), byref(options), byref(self.handle)
@@ -110,7 +111,7 @@ class Plan:
         )
         size = c_size_t()
         library.check(library.lib.sirdar_plan_workspace_bytes(self.handle, byref(size)))
-        self.workspace = torch.empty(size.value + 64, dtype=torch.uint8)
+        self.workspace = torch.empty(size.value + 64, dtype=torch.uint8, device=device or "cpu")
         self.args = Args()
         library.check(library.lib.sirdar_args_init(byref(self.args), ctypes.sizeof(Args)))
         self.args.workspace = (self.workspace.data_ptr() + 63) // 64 * 64
@@ -131,7 +132,7 @@ class Plan:
     def set(self, name, tensor, axes=None):
         getattr(self.args, name).describe(tensor, axes)
 
-    def run(self):
-        status = self.library.lib.sirdar_run(self.handle, self.args, None)
+    def run(self, stream=None):
+        status = self.library.lib.sirdar_run(self.handle, self.args, stream)
         if status != 0:
             self.library.check(status)
