@@ -1,6 +1,8 @@
 // TMA descriptors: what they say, when that is legal, and the driver's encoding of it.
 #pragma once
 
+#include "shared/tensor_map.h"
+
 #include <sirdar/tensor.hpp>
 
 #include <array>
@@ -8,12 +10,6 @@
 #include <string>
 
 namespace sirdar::cuda {
-
-// A descriptor as kernels receive it, a field of their parameters: opaque to all but the driver,
-// which fills it, and the hardware. Device code has the same struct in ptx/base.cuh.
-struct alignas(64) TensorMap {
-  uint64_t opaque[16];
-};
 
 // Chunks of 16 bytes are exchanged within rows of so many bytes in shared memory.
 enum class Swizzle : uint8_t { none = 0, bytes_32 = 32, bytes_64 = 64, bytes_128 = 128 };

@@ -10,13 +10,13 @@
 
 namespace sirdar::jit {
 
-// A config as its own designated initialiser, field by field in the order of its visit_fields():
+// A config as its own designated initialiser, field by field in the order of its fields() list:
 // "{.block_m = 128, .is_causal = true}". Enumerators are written by value, for they need no table
 // of names then.
 template <class C>
 std::string config_text(const C& config, std::string_view type) {
   std::string text;
-  visit_fields(config, [&](std::string_view name, const auto& value) {
+  fields(config, [&](std::string_view name, const auto& value) {
     using T = std::remove_cvref_t<decltype(value)>;
     text += fmt::format("{}.{} = ", text.empty() ? "" : ", ", name);
     if constexpr (std::is_enum_v<T>) {

@@ -2,6 +2,8 @@
 // parameter more, the place where it is called. cuda/device/ptx/ says what they promise.
 #pragma once
 
+#include "shared/tensor_map.h"
+
 #include <cstdint>
 
 #include "emulator/operations.h"
@@ -11,10 +13,6 @@
 #define SIRDAR_NO_UNROLL
 
 namespace sirdar {
-
-struct alignas(64) TensorMap {
-  uint64_t opaque[16];
-};
 
 namespace ptx {
 

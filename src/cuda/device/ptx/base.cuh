@@ -3,7 +3,9 @@
 // same functions in plain C++, and the include path chooses. A kernel has no #ifdef.
 #pragma once
 
-#ifdef __CUDACC_RTC__
+#include "shared/tensor_map.h"
+
+// NVRTC has no <cstdint>.
 using int8_t = signed char;
 using int16_t = short;
 using int32_t = int;
@@ -12,20 +14,12 @@ using uint8_t = unsigned char;
 using uint16_t = unsigned short;
 using uint32_t = unsigned int;
 using uint64_t = unsigned long long;
-#else
-#include <cstdint>
-#endif
 
 #define SIRDAR_DEVICE __device__ __forceinline__
 #define SIRDAR_UNROLL _Pragma("unroll")
 #define SIRDAR_NO_UNROLL _Pragma("unroll 1")
 
 namespace sirdar {
-
-// A TMA descriptor as the driver made it. A kernel parameter, passed by value.
-struct alignas(64) TensorMap {
-  uint64_t opaque[16];
-};
 
 namespace ptx {
 

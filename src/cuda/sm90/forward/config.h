@@ -25,8 +25,8 @@ struct ForwardConfig {
   int num_consumers = 2;                 // warpgroups, 64 query rows each
   int block_n = 128;                     // keys per tile, a multiple of 16
   int num_stages_k = 3, num_stages_v = 2;
-  int num_q_buffers = 2;  // 2: the next item's Q loads during this one, whose O leaves through Q's
-                          // buffer; 1: O is stored from registers
+  int num_q_buffers = 2;  // > 1: the next items' Q load during this one, whose O leaves through
+                          // Q's buffer; 1: O is stored from registers
   MaskForm mask = MaskForm::full;
   // Of what a warpgroup's own rows cannot see: 0 skip nothing, 1 skip blocks, 2 score only the left
   // half of its first block where that is enough.
@@ -38,9 +38,10 @@ struct ForwardConfig {
   bool has_logits = false;   // logits are more than a positive multiple of the scores:
   bool has_softcap = false;  //   soft-capped
   bool has_alibi = false;    //   plus a slope times the distance
-  bool has_score_mod = false;  //  what a bias and the caller's expression make of them
-  bool has_mask_mod = false;   // pairs are hidden one by one, and by an expression, ids or a tensor
-  bool has_sink = false;       // one more logit per head, which has no value
+  bool is_alibi_one_sided = false;  //   of pairs whose key is never behind the query
+  bool has_score_mod = false;       //  what a bias and the caller's expression make of them
+  bool has_mask_mod = false;  // pairs are hidden one by one, and by an expression, ids or a tensor
+  bool has_sink = false;      // one more logit per head, which has no value
   bool writes_lse = false;
   bool writes_max_logit = false;
 
@@ -49,7 +50,7 @@ struct ForwardConfig {
 
 // The one list of the fields: printing, parsing, hashing and emitting use it.
 template <class C, class Visit>
-constexpr void visit_fields(C& c, Visit visit) {
+constexpr void fields(C& c, Visit visit) {
   visit("element", c.element);
   visit("head_dim", c.head_dim);
   visit("head_dim_v", c.head_dim_v);
@@ -67,6 +68,7 @@ constexpr void visit_fields(C& c, Visit visit) {
   visit("has_logits", c.has_logits);
   visit("has_softcap", c.has_softcap);
   visit("has_alibi", c.has_alibi);
+  visit("is_alibi_one_sided", c.is_alibi_one_sided);
   visit("has_score_mod", c.has_score_mod);
   visit("has_mask_mod", c.has_mask_mod);
   visit("has_sink", c.has_sink);
@@ -89,7 +91,7 @@ constexpr int depth_qk(const ForwardConfig& c) { return round_up(c.head_dim, 16)
 constexpr int width_pv(const ForwardConfig& c) { return round_up(c.head_dim_v, 16); }
 
 constexpr int q_bytes(const ForwardConfig& c) {
-  const int staged_out = c.num_q_buffers == 2 ? columns(c.head_dim_v) : 0;
+  const int staged_out = c.num_q_buffers > 1 ? columns(c.head_dim_v) : 0;
   return 2 * block_m(c) * (staged_out > columns(c.head_dim) ? staged_out : columns(c.head_dim));
 }
 constexpr int k_bytes(const ForwardConfig& c) { return 2 * c.block_n * columns(c.head_dim); }
@@ -103,12 +105,16 @@ inline constexpr int kInfoBytes = 32;  // one work item as its consumers read it
 constexpr int num_barriers(const ForwardConfig& c) {
   return 2 * (c.num_q_buffers + c.num_stages_k + c.num_stages_v) + (c.has_lengths ? 1 : 0);
 }
+// Items whose description is in shared memory: one a Q buffer, and the one that is being finished.
+constexpr int num_items_ahead(const ForwardConfig& c) {
+  return c.num_q_buffers > 1 ? c.num_q_buffers : 2;
+}
 constexpr SharedMap shared_map(const ForwardConfig& c) {
   SharedMap map{};
   map.k = map.q + c.num_q_buffers * q_bytes(c);
   map.v = map.k + c.num_stages_k * k_bytes(c);
   map.info = map.v + c.num_stages_v * v_bytes(c);
-  map.barriers = map.info + 2 * kInfoBytes;
+  map.barriers = map.info + num_items_ahead(c) * kInfoBytes;
   map.end = map.barriers + 8 * num_barriers(c);
   return map;
 }

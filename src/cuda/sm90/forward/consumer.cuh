@@ -23,7 +23,7 @@ struct Consumer {
   static constexpr ptx::MmaType kType =
       config.element == Element::bf16 ? ptx::MmaType::bf16 : ptx::MmaType::f16;
   static constexpr bool kHasLo = config.mask == MaskForm::interval;
-  static constexpr bool kStagesOut = config.num_q_buffers == 2;
+  static constexpr bool kStagesOut = config.num_q_buffers > 1;
   static constexpr int kThreshold = config.softmax == Softmax::conditional ? 8 : 0;
   // A warpgroup whose items overflowed this often takes the running maximum for the rest of one.
   static constexpr int kPatience = 2;
@@ -148,7 +148,8 @@ struct Consumer {
     if (!store_pending) return;
     if (is_leader()) {
       ptx::cp_async_bulk_wait_group_read<0>();
-      ptx::mbarrier_arrive(s.q_empty(q_ring.stage ^ 1));
+      constexpr int kBuffers = config.num_q_buffers;
+      ptx::mbarrier_arrive(s.q_empty((q_ring.stage + kBuffers - 1) % kBuffers));
     }
     store_pending = false;
   }
@@ -202,7 +203,8 @@ struct Consumer {
           params.alibi[of.batch * params.stride_alibi_batch + of.head * params.stride_alibi_head];
     }
     // q_pos - k for this thread's upper row and first column.
-    const int distance = thread_row(of) + of.seqlen_k - of.seqlen_q - block * kN - 2 * (lane % 4);
+    const float distance = static_cast<float>(thread_row(of) + of.seqlen_k - of.seqlen_q -
+                                              block * kN - 2 * (lane % 4));
     SIRDAR_UNROLL
     for (int i = 0; i < kCount; ++i) {
       float x = s_[i] * params.scale_log2;
@@ -212,8 +214,13 @@ struct Consumer {
         x = params.softcap - 2 * params.softcap * ptx::reciprocal_approx(1.0f + e);
       }
       if constexpr (config.has_alibi) {
-        const int d = distance + (is_lower_row(i) ? 8 : 0) - column_of(i);
-        x -= slope * static_cast<float>(d < 0 ? -d : d);
+        const float step = static_cast<float>((is_lower_row(i) ? 8 : 0) - column_of(i));
+        if constexpr (config.is_alibi_one_sided) {
+          x -= ptx::fma_of(slope, step, slope * distance);
+        } else {
+          const float d = distance + step;
+          x -= slope * (d < 0 ? -d : d);
+        }
       }
       s_[i] = x;
     }

@@ -149,12 +149,12 @@ SIRDAR_DEVICE void finish_item(Consumer<config, Modification>& c, const WorkItem
     epilogue.store_scalars(c.params.max_logit, row, stored, maxima);
   }
   const bool is_whole = !config.has_lengths || c.first_row(item) + 64 <= stored;
-  if (config.num_q_buffers == 2 && is_whole) {
+  if (config.num_q_buffers > 1 && is_whole) {
     epilogue.store_tile();
   } else {
     epilogue.store_rows(row, stored);
     // The buffer goes back all the same, when every warp of the warpgroup is here.
-    if constexpr (config.num_q_buffers == 2) {
+    if constexpr (config.num_q_buffers > 1) {
       ptx::barrier_sync(1 + config.num_consumers + c.warpgroup, 128);
     }
   }
@@ -185,7 +185,8 @@ SIRDAR_DEVICE void Consumer<config, Modification>::run() {
     RingPosition<config.num_q_buffers> next_ring = q_ring;
     next_ring.advance();
     ptx::mbarrier_wait(s.q_full(next_ring.stage), next_ring.parity);
-    const WorkItem next = read_item(s.info(slot ^ 1));
+    const int next_slot = slot + 1 == num_items_ahead(config) ? 0 : slot + 1;
+    const WorkItem next = read_item(s.info(next_slot));
     int blocks = 0;
     RowState state;
     if (next.block >= 0) {
@@ -209,7 +210,7 @@ SIRDAR_DEVICE void Consumer<config, Modification>::run() {
     item = next;
     num_blocks = blocks;
     q_ring = next_ring;
-    slot ^= 1;
+    slot = next_slot;
     overflows = 0;
   }
   if (config.takes_turns && warpgroup == 0) wait_turn();  // the last turn passed on

@@ -1,6 +1,8 @@
 // The run-time arguments of one launch of the Hopper forward, by value. The host half fills it.
 #pragma once
 
+#include "shared/tensor_map.h"
+
 namespace sirdar::sm90 {
 
 // int32 values of a caller's view, one stride apart; null where the problem has none.
@@ -17,8 +19,7 @@ struct RowView {
 
 inline constexpr int kNoBound = 1 << 30;  // of a window side, a chunk: further than any position
 
-template <class TensorMap>
-struct ForwardParamsOf {
+struct ForwardParams {
   // Axes, fastest first: column, row, head, batch. Ragged tensors have one batch, and rows of all
   // sequences. Boxes: 64 columns by block_m (q), block_n (k, v) or 64 (out) rows.
   TensorMap q, k, v, out;

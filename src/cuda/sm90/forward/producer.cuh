@@ -117,7 +117,7 @@ struct Producer {
 
   SIRDAR_DEVICE void run() {
     int ticket = ptx::block_idx_x();
-    for (int slot = 0;; slot ^= 1) {
+    for (int slot = 0;; slot = slot + 1 == num_items_ahead(config) ? 0 : slot + 1) {
       WorkItem item;
       item.block = -1;
       while (ticket < params.num_items) {

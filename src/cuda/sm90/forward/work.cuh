@@ -8,8 +8,6 @@
 
 namespace sirdar::sm90 {
 
-using ForwardParams = ForwardParamsOf<TensorMap>;
-
 // The rows of one sequence on one side.
 struct Rows {
   int begin = 0;   // in a ragged tensor

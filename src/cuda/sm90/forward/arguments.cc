@@ -1,0 +1,152 @@
+#include "cuda/sm90/forward/arguments.h"
+
+#include <algorithm>
+
+#include "core/geometry.h"
+#include "cuda/tensor_map.h"
+
+namespace sirdar::sm90 {
+namespace {
+
+// Bytes of K and V that one section of heads may fill: small sections keep blocks at work on the
+// same keys, and a large last one levels the end (README.md, order of work).
+constexpr int64_t kSectionBytes = int64_t{4} << 20, kLastSectionBytes = int64_t{32} << 20;
+
+constexpr double kLog2eDouble = 1.4426950408889634;
+
+// [batch, rows, heads, columns] or ragged [rows, heads, columns], as TMA counts: columns first.
+struct MapRequest {
+  const TensorView& view;
+  Layout layout;
+  int box_rows;
+  const char* name;
+};
+
+Status add_map(const MapRequest& request, TensorMap& map) {
+  const TensorView& view = request.view;
+  const int rows_axis = request.layout == Layout::ragged ? 0 : 1;
+  const size_t r = static_cast<size_t>(rows_axis);
+  const RowMap strides = row_map(view, request.layout);
+  cuda::TensorMapSpec spec;
+  spec.base = view.data;
+  spec.dtype = view.dtype;
+  spec.rank = 4;
+  spec.dims = {view.shape[r + 2], view.shape[r], view.shape[r + 1],
+               request.layout == Layout::ragged ? 1 : view.shape[0]};
+  const int64_t bytes = size_bytes(view.dtype);
+  spec.stride_bytes = {strides.stride_row * bytes, strides.stride_head * bytes,
+                       strides.stride_batch * bytes};
+  spec.box = {64, request.box_rows, 1, 1};
+  spec.swizzle = cuda::Swizzle::bytes_128;
+  spec.l2_promotion = cuda::L2Promotion::bytes_256;
+  return cuda::make_tensor_map(spec, request.name, map);
+}
+
+Status add_maps(const Problem& problem, const ForwardConfig& config, const Args& args,
+                ForwardParams& params) {
+  // Without keys the loads still happen, masked and cleared: any memory of the caller's will do.
+  const bool has_keys = args.k.present() && args.k.shape[0] > 0 && problem.seqlen_k > 0 &&
+                        (problem.layout_kv != Layout::ragged || problem.total_k > 0);
+  const TensorView& k = has_keys ? args.k : args.q;
+  const TensorView& v = has_keys ? args.v : args.q;
+  const Layout layout_kv = has_keys ? problem.layout_kv : problem.layout_q;
+  const struct {
+    MapRequest request;
+    TensorMap& map;
+  } all[] = {{{args.q, problem.layout_q, block_m(config), "q"}, params.q},
+             {{k, layout_kv, config.block_n, "k"}, params.k},
+             {{v, layout_kv, config.block_n, "v"}, params.v},
+             {{args.out, problem.layout_q, 64, "out"}, params.out}};
+  for (const auto& one : all) {
+    if (Status status = add_map(one.request, one.map); !status.ok()) return status;
+  }
+  return {};
+}
+
+RowView row_view(const TensorView& view, const RowMap& map) {
+  return {view.data, map.stride_batch, map.stride_row, map.stride_head};
+}
+
+IntView int_view(const IntArray& array) { return {array.data, array.stride}; }
+
+int bounded(const std::optional<int64_t>& side) {
+  return static_cast<int>(std::min<int64_t>(side.value_or(kNoBound), kNoBound));
+}
+
+void add_mask(const Problem& problem, ForwardParams& params) {
+  const Mask& mask = problem.mask;
+  params.window_left = bounded(mask.window_left);
+  params.window_right = mask.is_causal ? 0 : bounded(mask.window_right);
+  params.chunk = mask.chunk_size > 0 ? bounded(mask.chunk_size) : kNoBound;
+  params.is_top_left = mask.alignment == Alignment::top_left;
+}
+
+// Largest power of two of heads whose keys fit, and at least one.
+int64_t heads_within(int64_t bytes, int64_t bytes_per_head, int64_t most) {
+  int64_t heads = 1;
+  while (heads < most && 2 * heads * bytes_per_head <= bytes) heads *= 2;
+  return heads;
+}
+
+void add_work(const Problem& problem, const ForwardConfig& config, ForwardParams& params) {
+  params.num_heads = static_cast<int>(problem.num_heads_q);
+  params.group_size = static_cast<int>(problem.group_size());
+  params.seqlen_q = static_cast<int>(problem.seqlen_q);
+  params.seqlen_k = static_cast<int>(problem.seqlen_k);
+  params.num_blocks_m =
+      static_cast<int>((problem.seqlen_q + block_m(config) - 1) / block_m(config));
+  const int64_t heads = problem.batch * problem.num_heads_q;
+  params.num_items = static_cast<int>(params.num_blocks_m * heads);
+  const int64_t bytes =
+      2 * std::max<int64_t>(problem.seqlen_k, 1) * (problem.head_dim + problem.value_dim());
+  const int64_t section = heads_within(kSectionBytes, bytes, heads) * problem.group_size();
+  const int64_t last = heads_within(kLastSectionBytes, bytes, heads) * problem.group_size();
+  params.section_heads = static_cast<int>(std::min(section, heads));
+  params.num_sections = heads > last ? static_cast<int>((heads - last) / params.section_heads) : 0;
+}
+
+void add_rows(const Problem& problem, const Args& args, ForwardParams& params) {
+  const Extents query = query_extents(problem, args), key = key_extents(problem, args);
+  params.cu_seqlens_q = int_view(query.cu_seqlens);
+  params.cu_seqlens_k = int_view(key.cu_seqlens);
+  params.seqused_q = int_view(query.seqused);
+  params.seqused_k = int_view(key.seqused);
+  params.out_rows = row_view(args.out, row_map(args.out, problem.layout_q));
+  params.lse = row_view(args.lse, row_statistics_map(args.lse, problem.layout_q));
+  params.max_logit = row_view(args.max_logit, row_statistics_map(args.max_logit, problem.layout_q));
+}
+
+void add_logits(const Problem& problem, const ForwardConfig& config, const Args& args,
+                ForwardParams& params) {
+  const double scale = problem.scale();
+  params.scale_log2 = static_cast<float>(config.has_logits ? scale : scale * kLog2eDouble);
+  params.softcap = problem.softcap;
+  params.sink = static_cast<const float*>(args.sink.data);
+  params.stride_sink = problem.has_sink ? stride_or_zero(args.sink, 0) : 0;
+  params.alibi = static_cast<const float*>(args.alibi.data);
+  if (problem.has_alibi) {
+    const bool has_batch = args.alibi.rank == 2;
+    params.stride_alibi_batch = has_batch ? stride_or_zero(args.alibi, 0) : 0;
+    params.stride_alibi_head = stride_or_zero(args.alibi, has_batch ? 1 : 0);
+  }
+}
+
+}  // namespace
+
+bool draws_tickets(const ForwardConfig& config) {
+  return config.mask != MaskForm::full || config.has_lengths;
+}
+
+Result<ForwardParams> make_params(const Problem& problem, const ForwardConfig& config,
+                                  const Args& args, int* counter) {
+  ForwardParams params{};
+  if (Status status = add_maps(problem, config, args, params); !status.ok()) return status;
+  params.counter = counter;
+  add_rows(problem, args, params);
+  add_mask(problem, params);
+  add_work(problem, config, params);
+  add_logits(problem, config, args, params);
+  return params;
+}
+
+}  // namespace sirdar::sm90

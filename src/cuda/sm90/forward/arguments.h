@@ -1,0 +1,22 @@
+// From a call's views to the parameters of one launch.
+#pragma once
+
+#include "cuda/sm90/forward/config.h"
+#include "cuda/sm90/forward/params.h"
+
+#include <sirdar/plan.hpp>
+
+namespace sirdar::sm90 {
+
+// Two ints that deal out the work items; in the workspace.
+inline constexpr size_t kCounterBytes = 64;
+
+// Items are drawn by whoever is free where their lengths differ, dealt out in turn otherwise.
+bool draws_tickets(const ForwardConfig& config);
+
+// The arguments must have been validated. Refuses tensors that TMA cannot reach, saying which and
+// why. `counter` is null unless draws_tickets().
+Result<ForwardParams> make_params(const Problem& problem, const ForwardConfig& config,
+                                  const Args& args, int* counter);
+
+}  // namespace sirdar::sm90

@@ -1,0 +1,99 @@
+#include "cuda/sm90/forward/choose.h"
+
+#include <fmt/format.h>
+
+namespace sirdar::sm90 {
+namespace {
+
+MaskForm mask_form(const Mask& mask) {
+  if (mask.window_left || mask.chunk_size > 0) return MaskForm::interval;
+  return mask.is_causal || mask.window_right ? MaskForm::upper : MaskForm::full;
+}
+
+// Tile shapes are measured rows (README.md, "Tried and rejected"): rows by keys, stages, Q buffers.
+void shape_narrow(ForwardConfig& config, const Problem& problem) {
+  const bool is_long = config.mask == MaskForm::full && problem.seqlen_k >= 8192 &&
+                       problem.seqlen_q >= 2048 && !config.has_logits;
+  if (is_long) {  // fewest instructions a score, but coarse
+    config.num_consumers = 3;
+    config.block_n = 128;
+    config.num_stages_k = config.num_stages_v = 3;
+    return;
+  }
+  config.num_consumers = 4;
+  config.block_n = 64;
+  config.num_stages_k = config.num_stages_v = 4;
+  config.num_q_buffers = 3;
+  config.takes_turns = false;
+  config.trim = config.mask == MaskForm::upper ? 1 : 0;
+}
+
+void shape_middle(ForwardConfig& config) {
+  config.block_n = 128;
+  config.num_stages_v = 2;
+  if (config.mask == MaskForm::full) {
+    config.num_stages_k = 3;
+    return;
+  }
+  config.num_stages_k = 2;
+  config.num_q_buffers = 3;
+  config.trim = config.mask == MaskForm::upper ? 2 : 0;
+}
+
+void shape_wide(ForwardConfig& config) {
+  config.num_q_buffers = 1;
+  config.block_n = 64;
+  config.num_stages_k = 3;
+  config.num_stages_v = 2;
+  config.trim = config.mask == MaskForm::upper ? 2 : 0;
+}
+
+}  // namespace
+
+ForwardConfig choose_config(const Problem& problem) {
+  ForwardConfig config;
+  config.element = problem.dtype_q == DType::fp16 ? Element::fp16 : Element::bf16;
+  config.head_dim = static_cast<int>(problem.head_dim);
+  config.head_dim_v = static_cast<int>(problem.value_dim());
+  config.mask = mask_form(problem.mask);
+  config.has_lengths = problem.layout_q == Layout::ragged || problem.layout_kv == Layout::ragged ||
+                       problem.has_seqused_q || problem.has_seqused_k || problem.seqlen_k == 0;
+  config.has_softcap = problem.softcap > 0;
+  config.has_alibi = problem.has_alibi;
+  const Mask& mask = problem.mask;
+  const bool sees_no_later_key = mask.is_causal || mask.window_right == 0;
+  config.is_alibi_one_sided =
+      config.has_alibi && sees_no_later_key && mask.alignment == Alignment::bottom_right;
+  // A reference taken as the maximum score times the scale wants a positive scale.
+  config.has_logits = config.has_softcap || config.has_alibi || !(problem.scale() > 0);
+  config.has_sink = problem.has_sink;
+  config.writes_lse = problem.needs_lse;
+  config.writes_max_logit = problem.needs_max_logit;
+  if (problem.needs_max_logit) config.softmax = Softmax::classic;
+  const int64_t widest = std::max(problem.head_dim, problem.value_dim());
+  if (widest <= 64) {
+    shape_narrow(config, problem);
+  } else if (widest <= 128) {
+    shape_middle(config);
+  } else {
+    shape_wide(config);
+  }
+  return config;
+}
+
+std::string entry_name(const ForwardConfig& config) {
+  std::string name = fmt::format(
+      "sirdar_fwd_{}_d{}", config.element == Element::bf16 ? "bf16" : "fp16", config.head_dim);
+  if (config.head_dim_v != config.head_dim) name += fmt::format("_dv{}", config.head_dim_v);
+  if (config.mask == MaskForm::upper) name += "_causal";
+  if (config.mask == MaskForm::interval) name += "_interval";
+  if (config.has_lengths) name += "_lengths";
+  if (config.has_softcap) name += "_softcap";
+  if (config.has_alibi) name += "_alibi";
+  if (config.has_sink) name += "_sink";
+  if (config.writes_lse) name += "_lse";
+  if (config.writes_max_logit) name += "_max_logit";
+  return name;
+}
+
+}  // namespace sirdar::sm90
