@@ -42,10 +42,18 @@ void shape_middle(ForwardConfig& config) {
 
 void shape_wide(ForwardConfig& config) {
   config.num_q_buffers = 1;
+  if (config.head_dim_v <= 128 && config.head_dim <= 192) {
+    config.block_n = 128;
+    config.num_stages_k = config.num_stages_v = 2;
+    config.trim = config.mask == MaskForm::upper ? 2 : 0;
+    return;
+  }
   config.block_n = 64;
   config.num_stages_k = 3;
   config.num_stages_v = 2;
-  config.trim = config.mask == MaskForm::upper ? 2 : 0;
+  // Half blocks beside 128 columns of V make ptxas serialise the products.
+  const int trim = config.head_dim_v <= 128 ? 1 : 2;
+  config.trim = config.mask == MaskForm::upper ? trim : 0;
 }
 
 }  // namespace

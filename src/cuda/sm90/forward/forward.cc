@@ -74,10 +74,11 @@ KernelSource kernel_source(const Problem&, const Config& bytes) {
   const ForwardConfig config = bytes.as<ForwardConfig>();
   KernelSource source;
   source.header = "cuda/sm90/forward/forward.cuh";
-  source.config_type = "sm90::ForwardConfig";
+  source.scope = "sirdar::sm90";
+  source.config_type = "ForwardConfig";
   source.config_text = jit::config_text(config, source.config_type);
-  source.function = "sm90::forward";
-  source.params_type = "sm90::ForwardParams";
+  source.function = "forward";
+  source.params_type = "ForwardParams";
   source.entry = entry_name(config);
   source.threads = num_threads(config);
   source.shared_bytes = shared_bytes(config);
