@@ -268,7 +268,17 @@ __attribute__((noinline)) void weight_blocks(const WeightArgs& args) {
   }
 }
 
-// tanh as in tanh_of(), but rounded once less: the gradient feels each of its errors softcap times.
+// Odd polynomial, relative minimax on |x| <= 0.625 (4e-9).
+inline F tanh_near(F x) {
+  const F z = mul(x, x);
+  F p = fma(all(-5.717040725e-3f), z, all(2.065058367e-2f));
+  p = fma(p, z, all(-5.374349706e-2f));
+  p = fma(p, z, all(1.333149128e-1f));
+  p = fma(p, z, all(-3.333328392e-1f));
+  return fma(mul(p, z), x, x);
+}
+
+// tanh rounded less often than in tanh_of(): the gradient feels each of its errors softcap times.
 // The slope 1 - tanh^2 = 4 e / (1 + e)^2, e = exp(-2 |x|), needs no difference of numbers near 1.
 __attribute__((noinline)) void softcap_block(const SoftcapArgs& args) {
   const double inverse = 1.0 / static_cast<double>(args.softcap);
@@ -285,7 +295,7 @@ __attribute__((noinline)) void softcap_block(const SoftcapArgs& args) {
     const F rest = mul(e, half);
     const F far = sub(one, rest);
     const F signed_far = select(less(x, all(0.0f)), sub(all(0.0f), far), far);
-    const F t = select(less(size, all(0.625f)), tanh_of(x), signed_far);
+    const F t = select(less(size, all(0.625f)), tanh_near(x), signed_far);
     store(args.scores + n, mul(cap, t));
     store(args.slope + n, mul(rest, half));
   }

@@ -77,24 +77,6 @@ inline F sigmoid_any(F x) {
   return mul(select(less(x, all(0.0f)), e, one), inverse(add(one, e)));
 }
 
-// x P(x^2) / Q(x^2), degrees 4 and 4, relative minimax on |x| <= 9.1 (2.3e-8); it goes on growing
-// beyond, so that what is cut off at 1 is 1 exactly.
-inline F tanh_any(F x) {
-  const F limit = all(10.0f), one = all(1.0f);
-  const F c = min(limit, max(sub(all(0.0f), limit), x));
-  const F z = mul(c, c);
-  F p = fma(all(1.31775320e-8f), z, all(2.04811931e-5f));
-  p = fma(p, z, all(3.48781142e-3f));
-  p = fma(p, z, all(1.33744761e-1f));
-  p = fma(p, z, one);
-  F q = fma(all(7.70404995e-7f), z, all(3.27292073e-4f));
-  q = fma(q, z, all(2.58473903e-2f));
-  q = fma(q, z, all(4.67077881e-1f));
-  q = fma(q, z, one);
-  const F y = mul(mul(p, c), inverse(q));
-  return min(one, max(sub(all(0.0f), one), y));
-}
-
 inline F negative(F x) { return as_float(xor_int(as_int(x), all_int(INT32_MIN))); }
 // A NaN of either passes; the first operand where both are equal.
 inline F lesser(F a, F b) { return select(not_equal(a, a), a, select(less_equal(a, b), a, b)); }
@@ -211,31 +193,34 @@ __attribute__((noinline)) void divide_by_constant(const Operation& op) {
 // By divisors that stand still along the keys: times their reciprocals, within 1.5 ulp. Where a
 // reciprocal or what it is of lies at the ends of the range, a true division.
 template <int W>
+__attribute__((noinline)) void divide_by_unusual_lane(const Operation& op) {
+  for (int row = 0; row < op.rows; ++row) {
+    for (int w = 0; w < W; ++w) {
+      const F x = fetch<F, false>(op.at[0] + row * op.stride[0], w);
+      const F divisor = fetch<F, false>(op.at[1], w), size = magnitude(divisor);
+      const M usual = both(less(all(0x1p-100f), size), less(size, all(0x1p+100f)));
+      const F y = mul(x, div(all(1.0f), divisor));
+      put(op.result + (row * W + w) * kLanes, select(usual, y, div(x, divisor)));
+    }
+  }
+}
+template <int W>
 __attribute__((noinline)) void divide_by_lane(const Operation& op) {
-  F divisor[W], factor[W];
+  F factor[W];
   bool is_usual = true;
   for (int w = 0; w < W; ++w) {
-    divisor[w] = fetch<F, false>(op.at[1], w);
-    factor[w] = div(all(1.0f), divisor[w]);
+    const F divisor = fetch<F, false>(op.at[1], w);
+    factor[w] = div(all(1.0f), divisor);
     float sizes[kLanes];
-    store(sizes, magnitude(divisor[w]));
+    store(sizes, magnitude(divisor));
     for (int lane = 0; lane < kLanes; ++lane)
       is_usual &= sizes[lane] > 0x1p-100f && sizes[lane] < 0x1p+100f;
   }
-  for (int row = 0; row < op.rows; ++row) {
-    const float* a = op.at[0] + row * op.stride[0];
-    float* to = op.result + row * W * kLanes;
-    for (int w = 0; w < W; ++w) {
-      const F x = fetch<F, false>(a, w);
-      F y = mul(x, factor[w]);
-      if (!is_usual) {
-        const F size = magnitude(divisor[w]);
-        const M usual = both(less(all(0x1p-100f), size), less(size, all(0x1p+100f)));
-        y = select(usual, y, div(x, divisor[w]));
-      }
-      put(to + w * kLanes, y);
-    }
-  }
+  if (!is_usual) return divide_by_unusual_lane<W>(op);
+  float* to = op.result;
+  const float* a = op.at[0];
+  for (int row = 0; row < op.rows; ++row, to += W * kLanes, a += op.stride[0])
+    for (int w = 0; w < W; ++w) put(to + w * kLanes, mul(fetch<F, false>(a, w), factor[w]));
 }
 
 inline I index_of(const Operation& op, int axis, int row, int w) {
@@ -331,7 +316,7 @@ constexpr KernelRow kKernelRows[] = {
     unary_row<exp_any, W>(),
     unary_row<exp2_any, W>(),
     unary_row<log_any, W>(),
-    unary_row<tanh_any, W>(),
+    unary_row<tanh_of, W>(),
     unary_row<sigmoid_any, W>(),
     unary_row<sqrt, W>(),
     binary_row<add_int, W>(),
@@ -401,20 +386,10 @@ __attribute__((noinline)) void evaluate_section(const EvaluateArgs& args) {
 }
 
 template <int W>
-__attribute__((noinline)) void row_maxima(const MaskArgs& args) {
-  F row_max[W];
-  for (int w = 0; w < W; ++w) row_max[w] = load(args.max_in + w * kLanes);
-  const float* at = args.scores;
-  for (int j = 0; j < args.num_keys; ++j, at += W * kLanes)
-    for (int w = 0; w < W; ++w) row_max[w] = max(load(at + w * kLanes), row_max[w]);
-  for (int w = 0; w < W; ++w) store(args.max_out + w * kLanes, row_max[w]);
-}
-
-template <int W>
 __attribute__((noinline)) void mask_block(const MaskArgs& args) {
   if (args.lo == nullptr && args.document_q == nullptr && args.bias == nullptr &&
       args.visible == nullptr)
-    return row_maxima<W>(args);
+    return row_maxima<W>(args.scores, args.num_keys, args.max_in, args.max_out);
   const F lowest = all(-__builtin_inff());
   for (int w = 0; w < W; ++w) {
     const int lane = w * kLanes;
