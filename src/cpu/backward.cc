@@ -300,6 +300,7 @@ BackwardShape backward_shape(const Problem& problem, const BackwardConfig& confi
   shape.terms.expressions = expressions;
   shape.terms.width = shape.width;
   shape.terms.num_panels = shape.terms.state_panels = shape.num_panels();
+  shape.terms.distance_panels = shape.num_panels();
   shape.terms.block_n = config.block_n;
   shape.terms.rows = kernels.rows;
   shape.terms.has_dropout = shape.has_dropout;

@@ -100,8 +100,10 @@ BackwardTile::Panel BackwardTile::panel(int index) const {
 bool BackwardTile::start_block(Range block) {
   block_ = block;
   if (call_.problem.has_document)
-    block_documents_ = terms_.load_documents(b_, block, scratch_.terms.document_k);
-  return expressions_.begin_block(block, num_panels()) != Cover::none;
+    block_documents_ = terms_.load_documents(b_, block, scratch_.terms.keys_now.document_k);
+  if (expressions_.bound_block(0, block, num_panels()) == Cover::none) return false;
+  expressions_.enter_block(0, block, {0, num_rows_});
+  return true;
 }
 
 PanelPart BackwardTile::part(const Panel& panel) const {
@@ -119,6 +121,8 @@ PanelPart BackwardTile::part(const Panel& panel) const {
   if (call_.problem.has_document)
     result.cover = both(result.cover, coverage(panel.documents, block_documents_));
   result.cover = both(result.cover, expressions_.cover(panel.index));
+  if (result.keys.begin < shown.begin || result.keys.end > shown.end)
+    result.cover = both(result.cover, Cover::part);
   if (!panel.is_whole) result.cover = both(result.cover, Cover::part);
   if (result.cover != Cover::none && terms_.has_pair_tensors()) {
     result.cover =
@@ -204,7 +208,7 @@ BackwardTile::Masks BackwardTile::masks(const Panel& panel, const PanelPart& par
   Masks result{lanes.lo_in_block, lanes.hi_in_block, nullptr, nullptr, nullptr};
   if (call_.problem.has_document) {
     result.document_q = lanes.document_q + panel.first_lane;
-    result.document_k = lanes.document_k + (part.keys.begin - block_.begin);
+    result.document_k = lanes.keys_now.document_k + (part.keys.begin - block_.begin);
   }
   if (terms_.has_pair_tensors()) result.bias = lanes.bias;
   return result;

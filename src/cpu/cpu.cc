@@ -46,11 +46,30 @@ Status check(const ForwardConfig& config) {
   return {};
 }
 
+// Masks that may hide most of the keys from most queries, so that much less is computed than is
+// brought in and put away. A causal mask is none of them.
+bool may_be_sparse(const Problem& problem) {
+  const Mask& mask = problem.mask;
+  return !problem.mask_mod.empty() || problem.has_document || problem.has_mask_tensor ||
+         mask.window_left || mask.window_right || mask.chunk_size > 0;
+}
+
+// Rows of a tile of which the transposed queries and states take three eighths of the L2 cache, at
+// most a chunk.
+int32_t resident_rows(const Problem& problem, const Device& device, int width) {
+  const int64_t row_bytes = 4 * (problem.head_dim + 2 * problem.value_dim());
+  const int64_t most = device.l2_bytes * 3 / 8 / row_bytes;
+  int32_t rows = kMaxChunkPanels * width;
+  while (rows > width && rows > most) rows /= 2;
+  return rows;
+}
+
 // Query rows per tile: large tiles read and pack K and V less often, small ones keep all threads
 // busy.
-int32_t choose_block_m(const Problem& problem, int width, int num_threads) {
+int32_t choose_block_m(const Problem& problem, const Device& device, int width, int num_threads) {
   const int64_t rows = problem.seqlen_q * problem.group_size();
   int block_m = std::max(problem.head_dim <= 128 ? 2048 : 512, width);
+  if (may_be_sparse(problem)) block_m = std::min(block_m, resident_rows(problem, device, width));
   const auto tiles = [&](int rows_per_tile) {
     return problem.batch * problem.num_heads_kv * ((rows + rows_per_tile - 1) / rows_per_tile);
   };
@@ -61,10 +80,11 @@ int32_t choose_block_m(const Problem& problem, int width, int num_threads) {
 }
 
 // Blocks of K and V whose packed copies take half of the L2 cache: all panels of a tile pass over
-// them. A tile of one panel has no use for more than one.
+// them. A tile of one panel has no use for more than one, and where masks are sparse the queries
+// stay instead.
 int32_t choose_group_n(const Problem& problem, const Device& device, const ForwardConfig& config,
                        int width) {
-  if (config.block_m <= width || !problem.score_mod.empty() || !problem.mask_mod.empty()) return 1;
+  if (config.block_m <= width || may_be_sparse(problem)) return 1;
   const int64_t bytes = 4 * config.block_n * (problem.head_dim + problem.value_dim());
   const int64_t blocks = (problem.seqlen_k + config.block_n - 1) / config.block_n;
   const int64_t most = std::clamp<int64_t>(blocks, 1, kMaxGroupBlocks);
@@ -80,7 +100,7 @@ Result<Config> configure(const Problem& problem, const Device& device, const Pla
   config.split_n = 1024 / config.block_n;
   config.num_threads = std::min(device.num_threads, kMaxThreads);
   const int width = kMaxVectors * kernels_for(config.isa).lanes;
-  config.block_m = choose_block_m(problem, width, config.num_threads);
+  config.block_m = choose_block_m(problem, device, width, config.num_threads);
   config.group_n = choose_group_n(problem, device, config, width);
   if (Status status = override_fields(config, options.knobs); !status.ok()) return status;
   if (Status status = check_isa(device, config.isa); !status.ok()) return status;

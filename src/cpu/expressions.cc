@@ -99,7 +99,8 @@ RegisterFiles::RegisterFiles(Carver& carver, const expression::VectorProgram& pr
   };
   take(Section::lanes, shape.num_lanes());
   take(Section::keys, shape.block_n);
-  take(Section::distances, shape.num_lanes() + int64_t{shape.block_n - 1} * shape.group);
+  take(Section::distances,
+       shape.distance_panels * shape.width + int64_t{shape.block_n - 1} * shape.group);
   take(Section::pairs, int64_t{kStripKeys} * shape.width);
 }
 
@@ -115,10 +116,10 @@ ExpressionScratch::ExpressionScratch(Carver& carver, const TileShape& shape,
   is_alike = carver.take<bool>(shape.num_panels);
   key_bounds = carver.take<expression::Bounds>(nodes);
   pair_bounds = carver.take<expression::Bounds>(nodes);
-  part_bounds =
-      carver.take<expression::Bounds>(nodes * ((shape.block_n + kPartKeys - 1) / kPartKeys));
-  cover = carver.take<Cover>(shape.num_panels);
-  seen = carver.take<Range>(shape.num_panels);
+  const int64_t parts = (shape.block_n + kPartKeys - 1) / kPartKeys;
+  part_bounds = carver.take<expression::Bounds>(nodes * parts);
+  grain_bounds = carver.take<expression::Bounds>(nodes * parts * (kPartKeys / kGrainKeys));
+  shown = carver.take<ShownKeys>(2 * int64_t{shape.group_blocks} * shape.num_panels);
 }
 
 }  // namespace sirdar::cpu

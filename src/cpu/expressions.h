@@ -18,8 +18,9 @@ struct TileShape;
 
 // Keys that a vector program is run over at a time: its registers stay in the first cache.
 inline constexpr int kStripKeys = 32;
-// Keys of a block of which a panel that sees only some of it leaves out what it sees none of.
-inline constexpr int kPartKeys = 64;
+// Keys of a block that a panel sees in part are looked at by parts, and the parts at the ends of
+// what it sees by grains.
+inline constexpr int kPartKeys = 64, kGrainKeys = 16;
 
 // Made once per plan.
 struct Expressions {
@@ -63,6 +64,13 @@ struct RegisterFiles {
   RegisterFiles(Carver& carver, const expression::VectorProgram& program, const TileShape& shape);
 };
 
+// What a mask_mod shows a panel of a block of keys.
+struct ShownKeys {
+  Cover cover = Cover::none;  // of `keys`
+  Range keys;                 // before and after which it shows none
+  Range whole;                // keys among them that it shows to all lanes
+};
+
 // What a slot needs for expressions; nothing where there are none.
 struct ExpressionScratch {
   RegisterFiles score_mod, mask_mod, slope;
@@ -71,11 +79,9 @@ struct ExpressionScratch {
   bool* is_alike = nullptr;                    // [panel]: to the panel before it
   expression::Bounds* key_bounds = nullptr;    // of nodes that read no query, [node]
   expression::Bounds* part_bounds = nullptr;   // the same of each part of the block, [part][node]
+  expression::Bounds* grain_bounds = nullptr;  // [grain][node]
   expression::Bounds* pair_bounds = nullptr;
-  // Of the block at hand, [panel]: how much it shows, and the keys before and after which it shows
-  // none.
-  Cover* cover = nullptr;
-  Range* seen = nullptr;
+  ShownKeys* shown = nullptr;  // [2 * group_blocks][panel]
 
   ExpressionScratch() = default;
   ExpressionScratch(Carver& carver, const TileShape& shape, const Expressions& expressions);

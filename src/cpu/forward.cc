@@ -133,10 +133,10 @@ TileShape tile_shape(const Problem& problem, const ForwardConfig& config,
   shape.head_dim_v = static_cast<int>(problem.value_dim());
   shape.rows = kernels.rows;
   shape.group = static_cast<int>(problem.group_size());
-  // Expressions know one block at a time.
-  shape.group_blocks = expressions == nullptr ? config.group_n : 1;
+  shape.group_blocks = config.group_n;
   shape.state_panels =
       problem.seqlen_k <= shape.group_n() ? shape.chunk_panels() : shape.num_panels;
+  shape.distance_panels = shape.chunk_panels();
   shape.has_bias = problem.has_bias || problem.has_mask_tensor;
   shape.has_dropout = problem.dropout_p > 0;
   shape.expressions = expressions;

@@ -8,7 +8,7 @@
 
 namespace sirdar::cpu {
 
-void Tile::locate(KeyRows& rows, Range keys) const {
+void Tile::locate(KeyGroup& group, Range keys) const {
   const auto fill = [&](const TensorView& view, const RowMap& map, const void** row) {
     const int64_t step = map.stride_row * call_.input_bytes;
     for (int64_t key = keys.begin; key < keys.end;) {
@@ -21,42 +21,61 @@ void Tile::locate(KeyRows& rows, Range keys) const {
       key = end;
     }
   };
-  rows.begin = keys.begin;
-  rows.end = keys.end;
-  fill(call_.args.k, call_.k, rows.k);
-  fill(call_.args.v, call_.v, rows.v);
+  group.begin = keys.begin;
+  group.end = keys.end;
+  fill(call_.args.k, call_.k, group.k);
+  fill(call_.args.v, call_.v, group.v);
+}
+
+template <class Visit>
+void Tile::for_each_used_run(const Block& block, Visit visit) const {
+  const int64_t step = call_.shape.key_step(), count = num_steps(block);
+  for (int64_t first = 0; first < count;) {
+    int64_t end = first;
+    while (end < count && block.is_used[end] != 0) ++end;
+    if (end > first) visit(first * step, min_of(end * step, block.keys.size()) - first * step);
+    first = end + 1;
+  }
 }
 
 void Tile::start_group(Range keys, Range next) {
-  if (scratch_.next_rows.begin == keys.begin && scratch_.next_rows.end == keys.end) {
-    std::swap(scratch_.rows, scratch_.next_rows);
+  if (scratch_.keys_next.begin == keys.begin && scratch_.keys_next.end == keys.end) {
+    std::swap(scratch_.keys_now, scratch_.keys_next);
+    std::swap(blocks_, next_blocks_);
+    num_blocks_ = num_next_blocks_;
   } else {
-    locate(scratch_.rows, keys);
+    num_blocks_ = look_at_group(scratch_.keys_now, keys, blocks_);
   }
-  locate(scratch_.next_rows, next);
-  num_blocks_ = 0;
-  for (Position begin = keys.begin; begin < keys.end; begin += call_.config.block_n) {
+  num_next_blocks_ = look_at_group(scratch_.keys_next, next, next_blocks_);
+}
+
+int Tile::look_at_group(KeyGroup& group, Range keys, Block* blocks) {
+  locate(group, keys);
+  int count = 0;
+  for (Position begin = keys.begin; begin < keys.end; begin += call_.config.block_n, ++count) {
     const Position first = begin - keys.begin;
-    Block& block = blocks_[num_blocks_] = Block{};
+    Block& block = blocks[count] = Block{};
     block.keys = {begin, min_of(begin + call_.config.block_n, keys.end)};
     block.starts_segment =
         begin / segments_.keys != std::exchange(segment_, begin / segments_.keys);
-    block.k = scratch_.rows.k + first;
-    block.v = scratch_.rows.v + first;
-    block.document_k = scratch_.document_k + first;
-    block.packed_k = scratch_.keys + num_blocks_ * call_.shape.packed_keys();
-    block.packed_v = scratch_.values + num_blocks_ * call_.shape.packed_values();
-    ++num_blocks_;
+    block.k = group.k + first;
+    block.v = group.v + first;
+    block.document_k = group.document_k + first;
+    block.is_used = group.is_used + count * call_.shape.num_steps();
+    block.bounds = group.first_bounds + count;
+    block.packed_k = scratch_.keys + count * call_.shape.packed_keys();
+    block.packed_v = scratch_.values + count * call_.shape.packed_values();
+    look_at_block(block);
   }
+  return count;
 }
 
-void Tile::prepare_block(int n, int64_t calls) {
-  Block& block = blocks_[n];
-  block.is_ready = true;
-  if (expressions_.begin_block(block.keys, num_panels_) == Cover::none) return;
+void Tile::look_at_block(Block& block) {
+  if (expressions_.bound_block(block.bounds, block.keys, num_panels_) == Cover::none) return;
+  expressions_.enter_block(block.bounds, block.keys, {});
   if (call_.problem.has_document)
     block.documents_k = terms_.load_documents(b_, block.keys, block.document_k);
-  std::fill_n(scratch_.is_used, num_steps(block), 0);
+  std::fill_n(block.is_used, num_steps(block), 0);
   for (int index = 0; index < num_panels_; ++index) {
     Range keys;
     const Cover cover = visible_part(panel(index), block, keys);
@@ -66,9 +85,24 @@ void Tile::prepare_block(int n, int64_t calls) {
     block.has_part |= cover == Cover::part;
     mark_used(block, keys);
   }
-  if (block.num_panels == 0) return;
+  for_each_used_run(block, [&](int64_t, int64_t count) { block.num_keys_seen += count; });
+}
+
+void Tile::prepare_block(int n, int64_t panels) {
+  Block& block = blocks_[n];
+  block.is_ready = true;
   prepare_values(block);
-  if (n + 1 < num_blocks_) ask_for_block(blocks_[n + 1], calls);
+  const int64_t calls = (block.num_panels * panels + num_panels_ - 1) / num_panels_;
+  if (const Block* next = seen_after(n, panels == num_panels_)) ask_for_block(*next, calls);
+}
+
+const Tile::Block* Tile::seen_after(int n, bool looks_further) const {
+  const auto is_seen = [](const Block& block) { return block.num_panels > 0; };
+  const Block* const here = std::find_if(blocks_ + n + 1, blocks_ + num_blocks_, is_seen);
+  if (here != blocks_ + num_blocks_) return here;
+  const Block* const end = next_blocks_ + (looks_further ? num_next_blocks_ : 0);
+  const Block* const there = std::find_if<const Block*>(next_blocks_, end, is_seen);
+  return there == end ? nullptr : there;
 }
 
 // Rows that will be needed are asked for while panels work, so that they are found in the cache:
@@ -76,25 +110,41 @@ void Tile::prepare_block(int n, int64_t calls) {
 // line of each is asked for at once: where a page's address is not known, a kernel would stand
 // still for each until it is, and here several are found at a time.
 void Tile::ask_for_block(const Block& block, int64_t calls) {
-  ask(ahead_[0] = {block.k, block.keys.size(), calls});
-  ask(ahead_[1] = {block.v, block.keys.size(), calls});
+  const void *const *k = block.k, *const *v = block.v;
+  if (block.num_keys_seen < block.keys.size()) {
+    const void** const seen_k = scratch_.block_ahead;
+    const void** const seen_v = seen_k + call_.config.block_n;
+    int64_t at = 0;
+    for_each_used_run(block, [&](int64_t first, int64_t count) {
+      std::copy_n(k + first, count, seen_k + at);
+      std::copy_n(v + first, count, seen_v + at);
+      at += count;
+    });
+    k = seen_k, v = seen_v;
+  }
+  ask(ahead_[0] = {k, block.num_keys_seen, calls});
+  ask(ahead_[1] = {v, block.num_keys_seen, calls});
 }
 
 void Tile::ask_for_panels(int first, int end, Range next) {
   const int width = call_.shape.width;
-  const int64_t calls = (int64_t{end - first} * num_blocks_ + 1) / 2;
+  int64_t visits = 0;  // of the tile's panels to blocks
+  for (int n = 0; n < num_blocks_; ++n) visits += blocks_[n].num_panels;
+  const int64_t calls = visits * (end - first) / num_panels_ / 2 + 1;
   const int next_end = std::min(end + call_.shape.chunk_panels(), num_panels_);
   if (end < next_end) {
     ask(ahead_[2] = {scratch_.from_rows + end * width, (next_end - end) * width, calls});
-  } else if (!next.empty()) {
-    Block block;
-    block.keys = {next.begin, min_of(next.begin + call_.config.block_n, next.end)};
-    block.k = scratch_.next_rows.k;
-    block.v = scratch_.next_rows.v;
-    ask_for_block(block, calls);
+  } else if (const Block* block = seen_after(num_blocks_ - 1, true)) {
+    ask_for_block(*block, calls);
   }
   if (next.empty())
     ask(ahead_[3] = {scratch_.to_rows + first * width, (end - first) * width, calls});
+}
+
+// Of a tile that is one chunk: each panel's by the one before it.
+void Tile::ask_for_queries() {
+  const int width = call_.shape.width, count = num_panels_ - 1;
+  ahead_[2] = {scratch_.from_rows + width, int64_t{count} * width, count};
 }
 
 void Tile::ask(const RowsAhead& ahead) const {
@@ -118,26 +168,27 @@ Prefetch Tile::take_ahead() {
   return result;
 }
 
+// Short runs do not reach to ask for all: the rest at once.
+void Tile::ask_for_surplus(QkArgs& args) const {
+  const int lines = (args.next.num_bytes + 63) / 64;
+  const int most = args.num_keys / call_.kernels.rows * (args.head_dim / 8);
+  const int reached = lines == 0 ? args.next.num_rows : most / lines;
+  for (int n = reached; n < args.next.num_rows; ++n) {
+    const char* row = static_cast<const char*>(args.next.rows[n]);
+    if (row == nullptr) continue;
+    for (int line = 0; line < lines; ++line) __builtin_prefetch(row + line * 64, 0, 2);
+  }
+}
+
 int64_t Tile::num_steps(const Block& block) const {
   return (block.keys.size() + call_.shape.key_step() - 1) / call_.shape.key_step();
 }
 
-void Tile::mark_used(const Block& block, Range keys) {
+void Tile::mark_used(Block& block, Range keys) const {
   const int64_t step = call_.shape.key_step();
   const int64_t first = (keys.begin - block.keys.begin) / step;
   const int64_t end = (keys.end - block.keys.begin + step - 1) / step;
-  std::fill_n(scratch_.is_used + first, end - first, 1);
-}
-
-template <class Visit>
-void Tile::for_each_used_run(const Block& block, Visit visit) const {
-  const int64_t step = call_.shape.key_step(), count = num_steps(block);
-  for (int64_t first = 0; first < count;) {
-    int64_t end = first;
-    while (end < count && scratch_.is_used[end] != 0) ++end;
-    if (end > first) visit(first * step, min_of(end * step, block.keys.size()) - first * step);
-    first = end + 1;
-  }
+  std::fill_n(block.is_used + first, end - first, 1);
 }
 
 Cover Tile::visible_part(const Panel& panel, const Block& block, Range& keys) const {
@@ -166,7 +217,7 @@ void Tile::prepare_values(Block& block) {
   if (block.is_narrow) return;
   // Floats at a fixed stride can be used where they are; for one use of each a copy does not pay.
   const bool is_usable = call_.problem.dtype_kv == DType::fp32 && call_.k.page_table == nullptr;
-  block.is_packed = !is_usable || block.num_keys_used > block.keys.size() || !block.is_finite;
+  block.is_packed = !is_usable || block.num_keys_used > 2 * block.num_keys_seen || !block.is_finite;
   if (block.is_packed) pack_values(block);
 }
 

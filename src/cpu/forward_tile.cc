@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -133,19 +132,22 @@ void Tile::for_each_block(Range seen, const Start& start, const Visit& visit, co
     next = group_from(keys.end, seen.end);
     start_group(keys, next);
     for (int begin = 0; begin < num_panels_; begin += size) {
-      Panel chunk[kChunkPanels];
+      Panel chunk[kMaxChunkPanels];
       int count = 0;
       const int end = std::min(begin + size, num_panels_);
       for (int index = begin; index < end; ++index) {
         const Panel one = panel(index);
         if (!is_first && one.keys.end <= keys.begin) continue;  // done before
         if (is_first) start(one);
-        load_queries(one);
         chunk[count++] = one;
       }
+      if (is_first || num_panels_ > size) std::fill_n(has_queries_, size, false);
       ask_for_panels(begin, end, next);
+      if (is_first && count == num_panels_) ask_for_queries();
       for (int n = 0; n < num_blocks_; ++n) {
+        if (blocks_[n].num_panels == 0) continue;
         if (!blocks_[n].is_ready) prepare_block(n, end - begin);
+        expressions_.enter_block(blocks_[n].bounds, blocks_[n].keys, lanes_of(begin, end));
         for (int place = 0; place < count; ++place) visit(chunk[place], blocks_[n]);
       }
       for (int place = 0; place < count; ++place)
@@ -168,7 +170,8 @@ void Tile::accumulate(int64_t segment, AccumulatorState& states) {
       [](const Panel&) {});
 }
 
-// A segment's keys are gathered from nothing and merged into the total; the first are the total.
+// A segment's keys are gathered from nothing and merged into the total; the first are the total,
+// whose has_keys says which segment that was, counted from 1.
 void Tile::run() {
   load_lanes();
   load_expressions();
@@ -186,7 +189,13 @@ void Tile::run() {
       },
       [&](const Panel& panel, const Block& block) {
         const AccumulatorState total = state_of(scratch_.total, panel);
-        if (block.keys.begin < segments_.keys) return run_panel(panel, block, total);
+        // The first segment of which it sees anything is the total as it is.
+        const auto number = static_cast<int32_t>(1 + block.keys.begin / segments_.keys);
+        if (*total.has_keys == 0 || *total.has_keys == number) {
+          run_panel(panel, block, total);
+          if (*total.has_keys != 0) *total.has_keys = number;
+          return;
+        }
         const AccumulatorState own = state_of(scratch_.segment, panel);
         if (block.starts_segment) {
           merge(panel, total, own);
@@ -206,6 +215,7 @@ void Tile::run_panel(const Panel& panel, const Block& block, const AccumulatorSt
   Range keys;
   const Cover cover = visible_part(panel, block, keys);
   if (cover == Cover::none) return;
+  if (!std::exchange(has_queries_[panel.place], true)) load_queries(panel);
   const MicroKernels& kernels = call_.kernels;
   float* row_max = state.row_max;
   float unit = 1;
@@ -235,18 +245,20 @@ void Tile::run_panel(const Panel& panel, const Block& block, const AccumulatorSt
 
 float Tile::make_logits(const Panel& panel, const Block& block, Range run, Cover cover,
                         const float* row_max) {
-  const bool has_pairs = has_terms() || expressions_.cover(panel.index) == Cover::part ||
-                         call_.problem.has_document || terms_.has_pair_tensors();
+  const bool has_pairs = has_terms() || call_.problem.has_document || terms_.has_pair_tensors();
   if (cover == Cover::all && !has_pairs) {
     score(panel, block, run, run, row_max, scratch_.new_max, call_.unit);
     return call_.unit;
   }
-  // Structured masks alone leave the middle of a run untouched, in whole register blocks.
+  // Such masks alone leave the middle of a run untouched, in whole register blocks.
   Range whole{run.end, run.end};
   if (!has_pairs) {
     const Position rows = call_.kernels.rows;
-    const Position begin = max_of(mask_.lo(panel.rows.end - 1) - run.begin, 0) + rows - 1;
-    const Position end = max_of(mask_.hi(panel.rows.begin) - run.begin, 0);
+    const Range shown = expressions_.whole(panel.index);
+    const Position first = max_of(mask_.lo(panel.rows.end - 1), shown.begin);
+    const Position last = min_of(mask_.hi(panel.rows.begin), shown.end);
+    const Position begin = max_of(first - run.begin, 0) + rows - 1;
+    const Position end = max_of(last - run.begin, 0);
     whole.begin = min_of(run.begin + begin / rows * rows, run.end);
     whole.end = max_of(whole.begin, min_of(run.begin + end / rows * rows, run.end));
   }
@@ -288,6 +300,7 @@ void Tile::score(const Panel& panel, const Block& block, Range run, Range keys, 
     args.column_stride = 1;
   }
   args.next = take_ahead();
+  ask_for_surplus(args);
   call_.kernels.qk[panel.vectors - 1](args);
 }
 
@@ -429,80 +442,6 @@ void Tile::add_nonfinite_values(const Panel& panel, const Block& block, Range ke
       if (is_masked && shown[lane] == 0) continue;
       for (int c = 0; c < columns; ++c) out[c * panel.width + lane] += p[lane] * scratch_.row[c];
     }
-  }
-}
-
-void Tile::merge(const Panel& panel, const AccumulatorState& total,
-                 const AccumulatorState& state) const {
-  if (*state.has_keys == 0) return;
-  if (*total.has_keys == 0) {
-    std::copy_n(state.out, int64_t{panel.width} * call_.shape.head_dim_v, total.out);
-    std::copy_n(state.row_max, panel.width, total.row_max);
-    std::copy_n(state.row_sum, panel.width, total.row_sum);
-    *total.has_keys = 1;
-    return;
-  }
-  call_.kernels.merge[panel.vectors - 1]({.out_a = total.out,
-                                          .max_a = total.row_max,
-                                          .sum_a = total.row_sum,
-                                          .out_b = state.out,
-                                          .max_b = state.row_max,
-                                          .sum_b = state.row_sum,
-                                          .head_dim_v = call_.shape.head_dim_v});
-}
-
-void Tile::write(const Panel& panel, const AccumulatorState& state) {
-  const int end = std::min(panel.first_lane + call_.shape.width, num_rows_);
-  for (int lane = panel.first_lane; lane < end; ++lane) {
-    const int at = lane - panel.first_lane;
-    const bool has_keys = lane < num_live_ && *state.has_keys != 0;
-    write_row(lane, has_keys ? state.row_max[at] : -kInf, has_keys ? state.row_sum[at] : 0);
-  }
-  call_.kernels.unpack[call_.output_format][panel.vectors - 1](
-      {.to_rows = scratch_.to_rows + panel.first_lane,
-       .panel = state.out,
-       .factor = scratch_.factor + panel.first_lane,
-       .length = call_.shape.head_dim_v});
-}
-
-void Tile::write_unused() {
-  for (int lane = num_panels_ * call_.shape.width; lane < num_rows_; ++lane)
-    write_row(lane, -kInf, 0);
-}
-
-// lse and max_logit of a row; the factor that normalises its out, negative for an empty row.
-// A sink may leave the keys a factor of 0, which is not the same: 0 times NaN is NaN.
-void Tile::write_row(int lane, float row_max, float row_sum) {
-  const bool is_live = lane < num_live_;
-  const int64_t i = query_of(lane), h = head_of(lane);
-  double base = row_max, sum = row_sum, weight = 1;
-  if (is_live && call_.problem.has_sink) {
-    const TensorView& view = call_.args.sink;
-    const float sink = static_cast<const float*>(view.data)[h * stride_or_zero(view, 0)];
-    // A NaN in either must come through.
-    base = std::isnan(sink) || sink > row_max ? sink : row_max;
-    if (base != -kInf) {
-      weight = row_sum == 0 ? 0 : std::exp(row_max - base);
-      sum = row_sum * weight + std::exp(sink - base);
-    }
-  }
-  const bool is_empty = sum == 0;
-  if (call_.problem.needs_lse) {
-    static_cast<float*>(call_.args.lse.data)[call_.lse.offset(b_, q_, i, h)] =
-        is_empty ? -kInf : static_cast<float>(base + std::log(sum));
-  }
-  if (call_.problem.needs_max_logit) {
-    const bool is_nan = std::isnan(row_sum) && row_max < kInf;
-    static_cast<float*>(call_.args.max_logit.data)[call_.max_logit.offset(b_, q_, i, h)] =
-        is_nan ? std::numeric_limits<float>::quiet_NaN() : row_max;
-  }
-  if (is_live) {
-    const double factor = call_.dropout.keep_scale * weight / sum;
-    scratch_.factor[lane] = is_empty || row_sum == 0 ? -1 : static_cast<float>(factor);
-  } else {
-    void* out = row_at(call_.args.out, call_.out.offset(b_, q_, i, h), call_.output_bytes);
-    // The bits of +0 in every format.
-    std::memset(out, 0, static_cast<size_t>(call_.shape.head_dim_v * call_.output_bytes));
   }
 }
 

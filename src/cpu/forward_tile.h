@@ -50,8 +50,11 @@ class Tile {
     float* packed_k = nullptr;
     float* packed_v = nullptr;
     int32_t* document_k = nullptr;
+    uint8_t* is_used = nullptr;  // as in KeyGroup
+    int bounds = 0;              // its place in ExpressionScratch::shown
     DocumentRange documents_k;
     int64_t num_keys_used = 0;  // of all panels, added up
+    int64_t num_keys_seen = 0;  // by any
     int num_panels = 0;         // that see any of it
     bool is_ready = false;      // the rest is known, and packed
     bool starts_segment = false;
@@ -69,6 +72,11 @@ class Tile {
   }
   Panel panel(int index) const;
   TileExpressions::Lanes lanes(const Panel& panel) const;
+  // Of these panels.
+  TileExpressions::Window lanes_of(int first_panel, int end_panel) const {
+    const int first = first_panel * call_.shape.width;
+    return {first, std::min(end_panel * call_.shape.width, num_live_) - first};
+  }
   void load_lanes();
   void load_expressions();
   void load_queries(const Panel& panel);
@@ -85,13 +93,18 @@ class Tile {
   template <class Start, class Visit, class Done>
   void for_each_block(Range seen, const Start& start, const Visit& visit, const Done& done);
   void start_group(Range keys, Range next);
-  void prepare_block(int n, int64_t calls);
-  void locate(KeyRows& rows, Range keys) const;
+  int look_at_group(KeyGroup& group, Range keys, Block* blocks);
+  void look_at_block(Block& block);
+  void prepare_block(int n, int64_t panels);
+  // The block after n of which something is seen, among those of the group and of the next; null:
+  // none.
+  const Block* seen_after(int n, bool looks_further) const;
+  void locate(KeyGroup& group, Range keys) const;
   // Keys of the block that a panel computes, and how much of them it sees.
   Cover visible_part(const Panel& panel, const Block& block, Range& keys) const;
   // Runs of key_step keys that a block has.
   int64_t num_steps(const Block& block) const;
-  void mark_used(const Block& block, Range keys);
+  void mark_used(Block& block, Range keys) const;
   // visit(first, count) for runs of keys of the block that panels see.
   template <class Visit>
   void for_each_used_run(const Block& block, Visit visit) const;
@@ -115,7 +128,9 @@ class Tile {
   void ask_for_block(const Block& block, int64_t calls);
   void ask(const RowsAhead& ahead) const;
   void ask_for_panels(int first, int end, Range next);
+  void ask_for_queries();
   Prefetch take_ahead();
+  void ask_for_surplus(QkArgs& args) const;
   void apply_dropout(const Panel& panel, Range keys);
   void apply_logits(const Panel& panel, const Block& block, Range run, Range keys, Cover cover,
                     const float* max_in);
@@ -146,14 +161,16 @@ class Tile {
   Segments segments_;
   LogitTerms terms_;
   TileExpressions expressions_;
-  Block blocks_[kMaxGroupBlocks];
-  int num_blocks_ = 0;
+  Block block_storage_[2][kMaxGroupBlocks];
+  Block *blocks_ = block_storage_[0], *next_blocks_ = block_storage_[1];  // of the group, the next
+  int num_blocks_ = 0, num_next_blocks_ = 0;
   int64_t segment_ = -1;  // of the last block
   RowsAhead ahead_[4];    // of K and V of the next block, of q and out of the next panels
   Prefetch next_values_;  // what values of a few queries ask for
   int num_rows_ = 0;      // of this tile: those the caller owns
   int num_live_ = 0;      // those that take part
   int num_panels_ = 0;
+  bool has_queries_[kMaxChunkPanels];  // of the chunk, at each place
   // Bias and boolean mask of the panel at work, as in LogitArgs; null: they hide nothing there.
   const float* pairs_ = nullptr;
 };

@@ -29,7 +29,8 @@ class Carver {
 };
 
 inline constexpr int kMaxGroupBlocks = 16;
-inline constexpr int kChunkPanels = 8;
+inline constexpr int kChunkPanels = 8, kMaxChunkPanels = 32;
+inline constexpr int64_t kResidentFloats = 1 << 18;  // half of a usual second cache
 
 struct TileShape {
   int width = 0;       // lanes of a full panel
@@ -40,11 +41,15 @@ struct TileShape {
   int group = 1;         // query heads per K/V head
   bool has_bias = false, has_dropout = false;
   const Expressions* expressions = nullptr;  // null: none
-  int state_panels = 1;  // whose states are kept: a chunk, or all from one group to the next
+  int state_panels = 1;     // whose states are kept: a chunk, or all from one group to the next
+  int distance_panels = 1;  // whose distances to a block are known at once
   // Panels that pass over a group together, block by block: their queries and states are few
-  // enough to stay in the cache beside it.
+  // enough to stay in the cache beside it. Beside a single block there is room for all of a tile.
   int chunk_panels() const {
-    const int most = head_dim <= 64 ? kChunkPanels : kChunkPanels / 2;
+    int most = head_dim <= 64 ? kChunkPanels : kChunkPanels / 2;
+    const int64_t floats = int64_t{num_lanes()} * (head_dim + 2 * head_dim_v);
+    if (group_blocks == 1 && num_panels <= kMaxChunkPanels && floats <= kResidentFloats)
+      most = num_panels;
     return num_panels < most ? num_panels : most;
   }
   int num_lanes() const { return width * num_panels; }
@@ -55,6 +60,7 @@ struct TileShape {
   // Keys that a panel may skip at the start of a block come in runs of this many: whole register
   // blocks, and whole groups of the four that sums and dropout work in.
   int key_step() const { return rows % 4 == 0 ? rows : 2 * rows; }
+  int num_steps() const { return (block_n + key_step() - 1) / key_step(); }
   // Between the column blocks of packed values: one line more than they fill, or all blocks would
   // start in the same set of the cache.
   int64_t value_stride() const { return int64_t{block_n} * rows + 16; }
@@ -84,15 +90,21 @@ struct AccumulatorState {
   }
 };
 
-// Where the rows of a run of keys lie, in the caller's format.
-struct KeyRows {
+// A group of keys: where their rows lie, in the caller's format, and what is known of them before
+// they are brought in.
+struct KeyGroup {
   int64_t begin = -1, end = -1;
   const void **k = nullptr, **v = nullptr;  // [group_n]
+  int32_t* document_k = nullptr;            // [group_n]
+  uint8_t* is_used = nullptr;  // [group_blocks][steps of a block]: some panel sees a run of these
+  int first_bounds = 0;        // of its blocks in ExpressionScratch::shown
 
-  KeyRows() = default;
-  KeyRows(Carver& carver, const TileShape& shape)
+  KeyGroup(Carver& carver, const TileShape& shape, int first)
       : k(carver.take<const void*>(shape.group_n())),
-        v(carver.take<const void*>(shape.group_n())) {}
+        v(carver.take<const void*>(shape.group_n())),
+        document_k(carver.take<int32_t>(shape.group_n())),
+        is_used(carver.take<uint8_t>(shape.group_blocks * shape.num_steps())),
+        first_bounds(first) {}
 };
 
 // The query that a lane stands for. q_pos = i + seqlen_k - seqlen_q.
@@ -109,18 +121,17 @@ struct Scratch {
   float* alpha;          // [lane]
   float* bias;           // [block_n][lane]
   float *keys, *values;  // [group_blocks] packed blocks of K and of V
-  uint8_t* is_used;      // [block_n / key_step, rounded up]: some panel sees a run of these keys
   float* row;            // one row of V as floats
   float *narrow_acc, *narrow_values;
-  KeyRows rows, next_rows;
-  int32_t* document_k;  // [group_n]
+  KeyGroup keys_now, keys_next;
   // Per lane of the tile.
   int64_t *lo, *hi;  // visible keys, from the structured masks
   LaneQuery* query;
   int32_t *document_q, *lo_in_block, *hi_in_block, *q_pos_in_block;
   int32_t *dropout_i, *dropout_h;  // counters
   float *slope, *factor;
-  const void** rows_ahead;  // [2 * (group_n + chunk)]
+  const void** rows_ahead;   // [2 * (group_n + chunk)]
+  const void** block_ahead;  // [2][block_n]
   const void** from_rows;
   void** to_rows;
   ExpressionScratch expressions;
@@ -128,8 +139,8 @@ struct Scratch {
   Scratch(Carver& carver, const TileShape& shape)
       : segment(carver, shape, shape.state_panels),
         total(carver, shape, shape.state_panels),
-        rows(carver, shape),
-        next_rows(carver, shape) {
+        keys_now(carver, shape, 0),
+        keys_next(carver, shape, shape.group_blocks) {
     const int64_t lanes = shape.num_lanes(), width = shape.width, block_n = shape.block_n;
     q = carver.take<float>(int64_t{shape.chunk_panels()} * width * shape.head_dim);
     scores = carver.take<float>(block_n * width);
@@ -139,11 +150,9 @@ struct Scratch {
     bias = carver.take<float>(shape.has_bias ? block_n * width : 0);
     keys = carver.take<float>(shape.group_blocks * shape.packed_keys());
     values = carver.take<float>(shape.group_blocks * shape.packed_values());
-    is_used = carver.take<uint8_t>((block_n + shape.key_step() - 1) / shape.key_step());
     row = carver.take<float>(shape.head_dim_v + width);
     narrow_acc = carver.take<float>(kNarrowLanes * (shape.head_dim_v + width));
     narrow_values = carver.take<float>(kNarrowKeys * (shape.head_dim_v + width));
-    document_k = carver.take<int32_t>(shape.group_n());
     lo = carver.take<int64_t>(lanes);
     hi = carver.take<int64_t>(lanes);
     query = carver.take<LaneQuery>(lanes);
@@ -156,6 +165,7 @@ struct Scratch {
     slope = carver.take<float>(lanes);
     factor = carver.take<float>(lanes);
     rows_ahead = carver.take<const void*>(2 * (shape.group_n() + shape.chunk_panels() * width));
+    block_ahead = carver.take<const void*>(2 * block_n);
     from_rows = carver.take<const void*>(lanes);
     to_rows = carver.take<void*>(lanes);
     if (shape.expressions != nullptr)

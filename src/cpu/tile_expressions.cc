@@ -56,7 +56,6 @@ void TileExpressions::load_lanes(const Program& program, const RegisterFiles& fi
 
 void TileExpressions::load_lanes(int num_lanes, int first_head, const Box& rows) {
   rows_ = rows;
-  num_lanes_ = num_lanes;
   first_head_ = first_head;
   if (has_score_mod()) load_lanes(*code_->score_mod, scratch_.score_mod, num_lanes);
   if (has_slope()) load_lanes(*code_->slope, scratch_.slope, num_lanes);
@@ -123,16 +122,16 @@ Position TileExpressions::shown_from(Position begin, Position end, Position bloc
   return begin;
 }
 
-Cover TileExpressions::begin_block(Range keys, int num_panels) {
-  keys_ = keys;
-  has_score_block_ = has_mask_block_ = has_slope_block_ = false;
+Cover TileExpressions::bound_block(int n, Range keys, int num_panels) {
   if (!has_mask_mod()) return Cover::all;
+  keys_ = keys;
+  has_grains_ = 0;
   const int64_t nodes = code_->num_mask_nodes();
+  ShownKeys* const shown = scratch_.shown + int64_t{n} * shape_.num_panels;
   bound_keys(keys, scratch_.key_bounds);
   const Cover tile = pair_cover(scratch_.tile_bounds, scratch_.key_bounds);
   // Bounds over fewer queries are as narrow or narrower: what holds for the tile does for a panel.
-  std::fill_n(scratch_.cover, num_panels, tile);
-  std::fill_n(scratch_.seen, num_panels, keys);
+  std::fill_n(shown, num_panels, ShownKeys{tile, keys, keys});
   if (tile != Cover::part) return tile;
   for (int64_t part = 0; part * kPartKeys < keys.size(); ++part) {
     const int64_t begin = keys.begin + part * kPartKeys;
@@ -140,37 +139,81 @@ Cover TileExpressions::begin_block(Range keys, int num_panels) {
   }
   for (int panel = 0; panel < num_panels; ++panel) {
     if (scratch_.is_alike[panel]) {
-      scratch_.cover[panel] = scratch_.cover[panel - 1];
-      scratch_.seen[panel] = scratch_.seen[panel - 1];
+      shown[panel] = shown[panel - 1];
       continue;
     }
     expression::Bounds* const lane_bounds = scratch_.panel_bounds + panel * nodes;
-    scratch_.cover[panel] = pair_cover(lane_bounds, scratch_.key_bounds);
-    if (scratch_.cover[panel] != Cover::part) continue;
-    trim(panel, lane_bounds);
+    shown[panel].cover = pair_cover(lane_bounds, scratch_.key_bounds);
+    if (shown[panel].cover == Cover::part) shown[panel] = look_closer(lane_bounds);
   }
   return tile;
 }
 
-// Leaves out the parts at the ends of the block that are not seen; of what is left, all may be.
-void TileExpressions::trim(int panel, expression::Bounds* lane_bounds) const {
-  const int64_t count = (keys_.size() + kPartKeys - 1) / kPartKeys;
-  const int64_t step = shape_.key_step();
-  int64_t first = count, end = 0;
-  bool sees_all = true;
-  for (int64_t part = 0; part < count; ++part) {
-    const Cover cover =
-        pair_cover(lane_bounds, scratch_.part_bounds + part * code_->num_mask_nodes());
-    if (cover == Cover::none) continue;
-    // Computed too: parts between those that are seen, and keys that a run cannot start after.
-    sees_all = sees_all && cover == Cover::all && (end == 0 || end == part);
-    first = min_of(first, part);
-    end = part + 1;
+void TileExpressions::enter_block(int n, Range keys, Window lanes) {
+  keys_ = keys;
+  window_ = lanes;
+  if (has_mask_mod()) shown_ = scratch_.shown + int64_t{n} * shape_.num_panels;
+  has_score_block_ = has_mask_block_ = has_slope_block_ = false;
+}
+
+Cover TileExpressions::part_cover(expression::Bounds* lane_bounds, int64_t part) const {
+  return pair_cover(lane_bounds, scratch_.part_bounds + part * code_->num_mask_nodes());
+}
+
+Cover TileExpressions::grain_cover(expression::Bounds* lane_bounds, int64_t grain) {
+  const int64_t nodes = code_->num_mask_nodes();
+  constexpr int64_t kGrains = kPartKeys / kGrainKeys;
+  const int64_t part = grain / kGrains;
+  if ((has_grains_ >> part & 1) == 0) {
+    has_grains_ |= uint32_t{1} << part;
+    for (int64_t at = part * kGrains; at < (part + 1) * kGrains; ++at) {
+      const int64_t begin = keys_.begin + at * kGrainKeys;
+      if (begin >= keys_.end) break;
+      bound_keys({begin, min_of(begin + kGrainKeys, keys_.end)},
+                 scratch_.grain_bounds + at * nodes);
+    }
   }
-  const int64_t skipped = min_of(first, end) * kPartKeys, begin = skipped / step * step;
-  sees_all = sees_all && begin == skipped;
-  scratch_.cover[panel] = end == 0 ? Cover::none : sees_all ? Cover::all : Cover::part;
-  scratch_.seen[panel] = {keys_.begin + begin, min_of(keys_.begin + end * kPartKeys, keys_.end)};
+  return pair_cover(lane_bounds, scratch_.grain_bounds + grain * nodes);
+}
+
+// Leaves out what is not seen at the ends of the block, and finds a run that is seen whole.
+ShownKeys TileExpressions::look_closer(expression::Bounds* lane_bounds) {
+  constexpr int64_t kGrains = kPartKeys / kGrainKeys;
+  const int64_t parts = (keys_.size() + kPartKeys - 1) / kPartKeys;
+  const int64_t grains = (keys_.size() + kGrainKeys - 1) / kGrainKeys;
+  int64_t begin = parts, end = 0, whole_begin = parts, whole_end = parts;
+  for (int64_t part = 0; part < parts; ++part) {
+    const Cover cover = part_cover(lane_bounds, part);
+    if (cover != Cover::none) {
+      begin = min_of(begin, part);
+      end = part + 1;
+    }
+    if (cover == Cover::all && whole_begin == parts) whole_begin = part;
+    if (cover != Cover::all && whole_begin < part) whole_end = min_of(whole_end, part);
+  }
+  if (end == 0) return {Cover::none, {keys_.begin, keys_.begin}, {}};
+  const bool has_whole = whole_begin < parts;
+  // From parts to grains, where a part is neither seen whole nor hidden.
+  const bool cuts_first = begin != whole_begin, cuts_last = !has_whole || end != whole_end;
+  begin *= kGrains, whole_begin *= kGrains;
+  end = min_of(end * kGrains, grains), whole_end = min_of(whole_end * kGrains, grains);
+  while (cuts_first && begin < end && grain_cover(lane_bounds, begin) == Cover::none) ++begin;
+  while (cuts_last && end > begin && grain_cover(lane_bounds, end - 1) == Cover::none) --end;
+  if (has_whole) {
+    while (whole_begin > begin && grain_cover(lane_bounds, whole_begin - 1) == Cover::all)
+      --whole_begin;
+    while (whole_end < end && grain_cover(lane_bounds, whole_end) == Cover::all) ++whole_end;
+  }
+  const int64_t step = shape_.key_step(), first = begin * kGrainKeys / step * step;
+  const auto key_at = [&](int64_t grain) {
+    return min_of(keys_.begin + grain * kGrainKeys, keys_.end);
+  };
+  ShownKeys shown{Cover::part, {keys_.begin + first, key_at(end)}, {}};
+  if (begin == end) shown.cover = Cover::none;
+  if (has_whole) shown.whole = {key_at(whole_begin), key_at(whole_end)};
+  if (has_whole && shown.whole.begin == shown.keys.begin && shown.whole.end == shown.keys.end)
+    shown.cover = Cover::all;
+  return shown;
 }
 
 // What pairs of the block read of its keys and distances.
@@ -184,12 +227,12 @@ void TileExpressions::load_block(const Program& program, const RegisterFiles& fi
   if (!program.of(Section::distances).instructions.empty()) load_distances(program, files);
 }
 
-// Distances of the tile's first query from the block's last key to its first, then of the queries
+// Distances of the window's first query from the block's last key to its first, then of the queries
 // after it from the first key; all heads of the group at each.
 void TileExpressions::load_distances(const Program& program, const RegisterFiles& files) const {
   EvaluateArgs args = evaluation(program, Section::distances, files);
   const int lanes = call_.kernels.lanes, group = shape_.group;
-  const int64_t count = num_lanes_ + (keys_.size() - 1) * group;
+  const int64_t count = window_.count + (keys_.size() - 1) * group;
   args.rows = static_cast<int>((count + lanes - 1) / lanes);
   const auto input = [&](expression::Place place) {
     const size_t section = static_cast<size_t>(Section::distances);
@@ -199,8 +242,9 @@ void TileExpressions::load_distances(const Program& program, const RegisterFiles
   int32_t* const distance = input(expression::kDistanceInput);
   int32_t* const q = input(expression::kDistanceQueryInput);
   int32_t* const h = input(expression::kDistanceHeadInput);
-  int64_t query = rows_.q.begin - (keys_.end - 1);
-  int head = first_head_;
+  const int first = first_head_ + window_.first;
+  int64_t query = rows_.q.begin + first / group - (keys_.end - 1);
+  int head = first % group;
   for (int n = 0; n < args.rows * lanes; ++n) {
     q[n] = static_cast<int32_t>(query);
     distance[n] = static_cast<int32_t>(query + rows_.shift);
@@ -213,7 +257,7 @@ void TileExpressions::load_distances(const Program& program, const RegisterFiles
 }
 
 int64_t TileExpressions::distance_of(const Lanes& lanes, int64_t key) const {
-  return lanes.first + (keys_.end - 1 - key) * shape_.group;
+  return lanes.first - window_.first + (keys_.end - 1 - key) * shape_.group;
 }
 
 void TileExpressions::run_pairs(const Program& program, const RegisterFiles& files,

@@ -28,11 +28,18 @@ class TileExpressions {
   // The first key from `begin` on, in steps of `block`, at which a block may be seen; or one from
   // `end` on. Hidden keys are left behind in leaps that double.
   Position shown_from(Position begin, Position end, Position block) const;
-  // How much of a block of keys the tile sees by its mask_mod; then, unless none, panel by panel.
-  Cover begin_block(Range keys, int num_panels);
-  Cover cover(int panel) const { return has_mask_mod() ? scratch_.cover[panel] : Cover::all; }
+  // How much of block n of a group the tile sees by its mask_mod, and how much each panel does.
+  Cover bound_block(int n, Range keys, int num_panels);
+  // What follows is about block n, already bounded, and about these lanes of the tile.
+  struct Window {
+    int first, count;
+  };
+  void enter_block(int n, Range keys, Window lanes);
+  Cover cover(int panel) const { return has_mask_mod() ? shown_[panel].cover : Cover::all; }
   // Keys of the block outside of which the panel sees none; a run may start with the first.
-  Range seen(int panel) const { return has_mask_mod() ? scratch_.seen[panel] : keys_; }
+  Range seen(int panel) const { return has_mask_mod() ? shown_[panel].keys : keys_; }
+  // Keys among them that all lanes of the panel see.
+  Range whole(int panel) const { return has_mask_mod() ? shown_[panel].whole : keys_; }
 
   // score_mod, mask_mod where the panel sees a part, and the masks of `masks` over a run of keys
   // of the block; `masks` is complete but for `visible` and a score has had all other terms added.
@@ -65,7 +72,9 @@ class TileExpressions {
              const expression::BoundsTable& table) const;
   bool is_alike(const expression::Bounds* a, const expression::Bounds* b) const;
   void bound_keys(Range keys, expression::Bounds* key_bounds) const;
-  void trim(int panel, expression::Bounds* lane_bounds) const;
+  ShownKeys look_closer(expression::Bounds* lane_bounds);
+  Cover part_cover(expression::Bounds* lane_bounds, int64_t part) const;
+  Cover grain_cover(expression::Bounds* lane_bounds, int64_t grain);
   expression::BoundsTable bounds_table(expression::Bounds* lane_bounds,
                                        expression::Bounds* key_bounds) const;
 
@@ -76,9 +85,12 @@ class TileExpressions {
   const LaneQuery* queries_;
   expression::Bindings bindings_;
   expression::Box rows_;
-  int num_lanes_ = 0, first_head_ = 0;
+  int first_head_ = 0;
   Range keys_;
-  // Registers are those of keys_.
+  Window window_{};
+  const ShownKeys* shown_ = nullptr;  // of the block, [panel]
+  uint32_t has_grains_ = 0;           // a bit per part of the block whose grains are bounded
+  // Registers are those of keys_ and window_.
   bool has_score_block_ = false, has_mask_block_ = false, has_slope_block_ = false;
 };
 

@@ -93,6 +93,10 @@ TEST(PlanElsewhere, EveryMachineGetsItsOwnInstructionsAndTiles) {
       {kZen4, "b4 sq1 sk8192 hq32 hkv8 d128", "avx512", 32, 256, 1},
       {kHaswell, "b4 sq1 sk8192 hq32 hkv8 d128", "avx2", 16, 256, 1},
       {kZen4, "b64 s4096 h8 d512", "avx512", 512, 128, 1},  // 512 KiB a block
+      // a mask that may be sparse: queries and states of a tile in 3/8 of L2, at 768 bytes a row
+      {kHaswell, "b64 s8192 h8 d64 window:512,0", "avx2", 128, 256, 1},
+      {kZen4, R"(b64 s8192 h8 d64 mask_mod:"q - k < 512")", "avx512", 512, 256, 1},
+      {kSapphire, "b64 s8192 h8 d64 document", "avx512", 1024, 256, 1},
   };
   for (const Case& one : cases) {
     const Result<Plan> plan = planned(one.device, one.problem);
