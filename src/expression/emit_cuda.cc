@@ -15,7 +15,12 @@ namespace {
 
 using Source = DeviceTensor::Source;
 
-std::string_view type_text(Type type) {
+std::string_view type_text(Type type, bool is_bounds) {
+  if (is_bounds) {
+    return type == Type::integer ? "language::IntRange"
+           : type == Type::real  ? "language::RealRange"
+                                 : "language::Truth";
+  }
   return type == Type::integer ? "int" : type == Type::real ? "float" : "bool";
 }
 
@@ -81,25 +86,31 @@ std::string_view function_of(const Node& node) {
   }
 }
 
-// Writes the functions of one struct.
+// Writes the functions of one struct: of points, and of what their values can be in a box.
 class Emitter {
  public:
   explicit Emitter(const DeviceValues& values) : values_(values) {}
 
   std::string run(size_t num_scalars) {
-    find_row_results();
     std::string text = "struct Modification {\n";
     text += fmt::format("  static constexpr bool kScores = {}, kMasks = {};\n",
                         values_.score() >= 0, values_.visible() >= 0);
     if (!values_.tensors().empty())
       text += fmt::format("  TensorOperand tensors[{}];\n", values_.tensors().size());
     if (num_scalars > 0) text += fmt::format("  float scalars[{}];\n", num_scalars);
-    text += row_text();
+    find_row_results({values_.score(), values_.visible()});
+    text += row_text("Row", "begin_row(int b, int h, int q, int q_pos)");
     if (values_.score() >= 0) {
       text += function_text("float score(const Row& row, float score, int k)", values_.score());
     }
     if (values_.visible() >= 0) {
       text += function_text("bool visible(const Row& row, int k)", values_.visible());
+      is_bounds_ = true;
+      find_row_results({values_.visible()});
+      text += row_text("RowBounds", "begin_row_bounds(const language::Box& box)");
+      text += function_text(
+          "language::Truth visible_bounds(const RowBounds& row, const language::Box& box)",
+          values_.visible());
     }
     return text + "};\n";
   }
@@ -124,11 +135,10 @@ class Emitter {
     return needed;
   }
 
-  // Of rows, what pairs read.
-  void find_row_results() {
-    std::vector<int32_t> results;
-    if (values_.score() >= 0) results.push_back(values_.score());
-    if (values_.visible() >= 0) results.push_back(values_.visible());
+  // Of rows, what the pairs' results read.
+  void find_row_results(std::vector<int32_t> results) {
+    std::erase(results, -1);
+    row_results_.clear();
     const Marks needed = needed_for(results, true);
     for (size_t at = 0; at < needed.size(); ++at) {
       if (needed[at] && is_row(values_.values()[at]))
@@ -136,18 +146,18 @@ class Emitter {
     }
   }
 
-  std::string row_text() const {
+  std::string row_text(std::string_view type, std::string_view head) const {
     std::string fields, list;
     for (const int32_t at : row_results_) {
-      fields += fmt::format("    {} v{};\n", type_text(values_[at].node.type), at);
+      fields += fmt::format("    {} v{};\n", type_text(values_[at].node.type, is_bounds_), at);
       list += fmt::format("{}v{}", list.empty() ? "" : ", ", at);
     }
     const Marks needed = needed_for(row_results_, false);
     return fmt::format(
-        "\n  struct Row {{\n{}  }};\n"
-        "  SIRDAR_DEVICE Row begin_row(int b, int h, int q, int q_pos) const {{\n{}"
-        "    return {{{}}};\n  }}\n",
-        fields, statements(needed, false), list);
+        "\n  struct {0} {{\n{2}  }};\n"
+        "  SIRDAR_DEVICE {0} {1} const {{\n{3}"
+        "    return {{{4}}};\n  }}\n",
+        type, head, fields, statements(needed, false), list);
   }
 
   std::string function_text(std::string_view head, int32_t result) const {
@@ -162,7 +172,7 @@ class Emitter {
       const int32_t at = static_cast<int32_t>(i);
       const DeviceValue& value = values_[at];
       if (!needed[i] || is_named(value.node.op) || (in_pair && is_row(value))) continue;
-      text += fmt::format("    const {} v{} = {};\n", type_text(value.node.type), at,
+      text += fmt::format("    const {} v{} = {};\n", type_text(value.node.type, is_bounds_), at,
                           expression(value.node, in_pair));
     }
     return text;
@@ -173,9 +183,12 @@ class Emitter {
 
   std::string name(int32_t at, bool in_pair) const {
     const DeviceValue& value = values_[at];
-    if (value.node.op == Op::literal) return literal_text(value.node);
+    if (value.node.op == Op::literal) {
+      const std::string text = literal_text(value.node);
+      return is_bounds_ ? fmt::format("language::exactly({})", text) : text;
+    }
     if (value.node.op == Op::score) return "score";
-    if (value.node.op == Op::k) return "k";
+    if (value.node.op == Op::k) return is_bounds_ ? "box.k" : "k";
     return fmt::format("{}v{}", in_pair && is_row(value) ? "row." : "", at);
   }
 
@@ -187,6 +200,7 @@ class Emitter {
   }
 
   std::string expression(const Node& node, bool in_pair) const {
+    if (is_bounds_) return bounds_expression(node, in_pair);
     const auto operand = [&](int i) { return name(node.operands[i], in_pair); };
     switch (node.op) {
       case Op::b:
@@ -215,6 +229,70 @@ class Emitter {
     return fmt::format("{} {} {}", operand(0), symbol_of(node.op), operand(1));
   }
 
+  // The same over ranges; what language/bounds.cuh has no function for may be anything.
+  std::string bounds_expression(const Node& node, bool in_pair) const {
+    switch (node.op) {
+      case Op::b:
+      case Op::h:
+        return fmt::format("language::exactly(box.{})", variable_text(node.op));
+      case Op::q:
+      case Op::q_pos:
+        return fmt::format("box.{}", variable_text(node.op));
+      case Op::scalar:
+        return fmt::format("language::exactly(scalars[{}])", node.integer);
+      case Op::element: {
+        const DeviceTensor& tensor = values_.tensors()[static_cast<size_t>(node.integer)];
+        if (tensor.source == Source::bias) return "language::any_real()";
+        return fmt::format("language::read_bounds<{}>(tensors[{}], box, {})",
+                           stored_text(tensor.dtype), node.integer, arguments(node, in_pair));
+      }
+      case Op::not_equal:
+        return fmt::format("language::opposite(language::equal({}))", arguments(node, in_pair));
+      case Op::greater:
+      case Op::greater_equal:
+        return fmt::format("language::{}({}, {})", bounds_function(node.op),
+                           name(node.operands[1], in_pair), name(node.operands[0], in_pair));
+      default:
+        break;
+    }
+    const bool is_known = node.type != Type::real || node.op == Op::to_real ||
+                          node.op == Op::negate || node.op == Op::add || node.op == Op::subtract ||
+                          node.op == Op::select;
+    if (!is_known) return "language::any_real()";
+    std::string_view function = bounds_function(node.op);
+    if (function.empty()) function = function_of(node);
+    return fmt::format("language::{}({})", function, arguments(node, in_pair));
+  }
+
+  static std::string_view bounds_function(Op op) {
+    switch (op) {
+      case Op::less:
+      case Op::greater:
+        return "less";
+      case Op::less_equal:
+      case Op::greater_equal:
+        return "less_equal";
+      case Op::equal:
+        return "equal";
+      case Op::logical_not:
+        return "opposite";
+      case Op::logical_and:
+        return "both";
+      case Op::logical_or:
+        return "either";
+      case Op::select:
+        return "choose";
+      case Op::negate:
+        return "negate";
+      case Op::add:
+        return "add";
+      case Op::subtract:
+        return "subtract";
+      default:
+        return "";
+    }
+  }
+
   static std::string_view variable_text(Op op) {
     for (const Variable& row : variables()) {
       if (row.op == op) return row.name;
@@ -224,6 +302,7 @@ class Emitter {
 
   const DeviceValues& values_;
   std::vector<int32_t> row_results_;
+  bool is_bounds_ = false;
 };
 
 const TensorView& view_of(const DeviceTensor& tensor, const Problem& problem, const Args& args) {

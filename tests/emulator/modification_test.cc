@@ -29,6 +29,18 @@ struct Modification {
   inline bool visible(const Row& row, int k) const {
     return row.v4 == language::read<int>(tensors[1], row.v0, k);
   }
+
+  struct RowBounds {
+    language::IntRange v0;
+    language::IntRange v4;
+  };
+  inline RowBounds begin_row_bounds(const language::Box& box) const {
+    const language::IntRange v0 = language::exactly(box.b);
+    return {v0, language::read_bounds<int>(tensors[0], box, v0, box.q)};
+  }
+  inline language::Truth visible_bounds(const RowBounds& row, const language::Box& box) const {
+    return language::equal(row.v4, language::read_bounds<int>(tensors[1], box, row.v0, box.k));
+  }
 };
 
 namespace emulator_tests {
@@ -38,14 +50,16 @@ using sm90::ForwardConfig;
 using sm90::MaskForm;
 using sm90::Softmax;
 
-// Documents that end inside blocks, one that no key belongs to, and one that comes back.
+// Documents that end inside blocks, one that no key belongs to, and ones that come back, so that
+// blocks between are hidden and others seen whole.
 struct World {
   std::vector<int> document_q, document_k;
   std::vector<float> slopes{0.25f, -0.01f};
 
   explicit World(const ForwardProblem& problem) {
-    for (int q = 0; q < problem.seqlen_q; ++q) document_q.push_back(q == 77 ? 99 : q / 70 % 3);
-    for (int k = 0; k < problem.seqlen_k; ++k) document_k.push_back(k / 70 % 3);
+    const int length = problem.document;
+    for (int q = 0; q < problem.seqlen_q; ++q) document_q.push_back(q == 77 ? -1 : q / length % 3);
+    for (int k = 0; k < problem.seqlen_k; ++k) document_k.push_back(k / length % 3);
   }
   Modification modification() const {
     const auto rows = [](const std::vector<int>& ids) {
@@ -70,6 +84,14 @@ void expect_right(ForwardProblem problem) {
   };
   ForwardRun run(config, problem);
   const Modification modification = world.modification();
+  if constexpr (config.has_cover) {
+    EXPECT_EQ((run_cover<config>(run, modification)), "");
+    // Rows 128 to 255 are of the document of keys 0 to 255, and not of that of keys 256 to 767.
+    const auto all = static_cast<uint32_t>(run.params().cover.words[1] >> 32);
+    const auto some = static_cast<uint32_t>(run.params().cover.words[1]);
+    EXPECT_EQ(some & 0x0ff0u, 0u);
+    EXPECT_EQ(all & some & 8u, 8u);
+  }
   for (uint64_t seed = 1; seed <= 2; ++seed) {
     const emulator::Report report = run_forward<config>(run, run.launch_of(seed), modification);
     EXPECT_EQ(report.fault, "") << "seed " << seed;
@@ -96,6 +118,32 @@ TEST(EmulatedModification, GuardedSoftmaxUnderACausalMask) {
                                  .has_mask_mod = true,
                                  .writes_lse = true};
   expect_right<config>({.seqlen_q = 256, .seqlen_k = 300, .is_causal = true});
+}
+
+TEST(EmulatedModification, HiddenBlocksArePassedOver) {
+  constexpr ForwardConfig config{.head_dim = 64,
+                                 .head_dim_v = 64,
+                                 .block_n = 64,
+                                 .softmax = Softmax::conditional,
+                                 .has_logits = true,
+                                 .has_score_mod = true,
+                                 .has_mask_mod = true,
+                                 .has_cover = true,
+                                 .writes_lse = true};
+  expect_right<config>({.seqlen_q = 400, .seqlen_k = 900, .document = 256});
+}
+
+TEST(EmulatedModification, HiddenBlocksArePassedOverUnderAWindow) {
+  constexpr ForwardConfig config{.head_dim = 64,
+                                 .head_dim_v = 64,
+                                 .block_n = 64,
+                                 .mask = MaskForm::interval,
+                                 .has_logits = true,
+                                 .has_score_mod = true,
+                                 .has_mask_mod = true,
+                                 .has_cover = true,
+                                 .writes_lse = true};
+  expect_right<config>({.seqlen_q = 400, .seqlen_k = 900, .window_left = 700, .document = 256});
 }
 
 }  // namespace

@@ -26,6 +26,7 @@ struct Sample {
   DeviceModification device;
   std::vector<std::byte> bytes;
   std::vector<EmittedPoint> points;
+  std::vector<expression::Box> boxes;
 
   const Program& program() const {
     return programs.score_mod ? *programs.score_mod : *programs.mask_mod;
@@ -59,6 +60,10 @@ Sample draw(Kind kind) {
   for (int i = 0; i < 12; ++i) {
     const int q = below(16), shift = below(9) - 4;
     sample.points.push_back({below(3), below(3), q, below(16), q + shift, some_score()});
+  }
+  for (int i = 0; i < 8; ++i) {
+    sample.boxes.push_back(random_box());
+    sample.boxes.back().num_heads = 1;
   }
   return sample;
 }
@@ -100,10 +105,7 @@ TEST(EmittedExpressions, ScoresLieWithinTheStatedRounding) {
   }
 }
 
-TEST(EmittedExpressions, MasksAreThoseOfTheLanguage) {
-  const std::vector<Sample> samples = draw_all(Kind::mask_mod);
-  ASSERT_GE(samples.size(), 50u);
-  const EmittedCode code = compile(samples);
+void expect_masks(const std::vector<Sample>& samples, const EmittedCode& code) {
   for (size_t i = 0; i < samples.size(); ++i) {
     for (const EmittedPoint& point : samples[i].points) {
       const bool value = code.visible(i, samples[i].bytes.data(), point);
@@ -122,6 +124,52 @@ TEST(EmittedExpressions, MasksAreThoseOfTheLanguage) {
       ASSERT_EQ(modified == -INFINITY, !value || point.score == -INFINITY);
     }
   }
+}
+
+// Whether pairs of a box are visible, as the reference has it.
+struct Seen {
+  bool some = false, all = true;
+};
+Seen look(const Program& program, const expression::Bindings& bindings,
+          const expression::Box& box) {
+  Seen seen;
+  for (int64_t q = box.q.begin; q < box.q.end; ++q) {
+    for (int64_t k = box.k.begin; k < box.k.end; ++k) {
+      const Point point{.b = box.b, .h = box.h, .q = q, .k = k, .q_pos = q + box.shift};
+      const auto truth = rounded_bounds(program.tree(), bindings, point).back().truth;
+      // Where rounding decides, either may be said.
+      const bool is_sure = !(truth.may_be_true && truth.may_be_false);
+      if (!is_sure) continue;
+      seen.some |= truth.may_be_true;
+      seen.all &= truth.may_be_true;
+    }
+  }
+  return seen;
+}
+
+void expect_covers(const std::vector<Sample>& samples, const EmittedCode& code) {
+  int decided = 0, decidable = 0;
+  for (size_t i = 0; i < samples.size(); ++i) {
+    for (const expression::Box& box : samples[i].boxes) {
+      const Cover cover = code.cover(i, samples[i].bytes.data(), box);
+      const Seen seen = look(samples[i].program(), samples[i].world->bindings(), box);
+      ASSERT_FALSE(cover == Cover::none && seen.some) << samples[i].text << "\n"
+                                                      << samples[i].device.definition;
+      ASSERT_FALSE(cover == Cover::all && !seen.all) << samples[i].text << "\n"
+                                                     << samples[i].device.definition;
+      decided += cover != Cover::part;
+      decidable += !seen.some || seen.all;
+    }
+  }
+  EXPECT_GT(2 * decided, decidable);  // and is often sharp
+}
+
+TEST(EmittedExpressions, MasksAreThoseOfTheLanguageAndTheirCoverIsNeverWrong) {
+  const std::vector<Sample> samples = draw_all(Kind::mask_mod);
+  ASSERT_GE(samples.size(), 50u);
+  const EmittedCode code = compile(samples);
+  expect_masks(samples, code);
+  expect_covers(samples, code);
 }
 
 }  // namespace

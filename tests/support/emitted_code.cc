@@ -44,9 +44,28 @@ bool visible_of(const void* bytes, const Point& p) {
 template <class M>
 float modified_of(const void* bytes, const Point& p) {
   const M m = read_from<M>(bytes);
-  return sirdar::language::modified(m, row_of(m, p), p.score, p.k);
+  return sirdar::language::modified<true>(m, row_of(m, p), p.score, p.k);
+}
+struct Box {
+  int b, h, q[2], q_pos[2], k[2];
+};
+// 1: some pair may be visible; 2: some may be hidden.
+template <class M>
+int cover_of(const void* bytes, const Box& of) {
+  if constexpr (M::kMasks) {
+    const M m = read_from<M>(bytes);
+    const sirdar::language::Box box{of.b, of.h, {of.q[0], of.q[1]}, {of.q_pos[0], of.q_pos[1]},
+                                    {of.k[0], of.k[1]}, 0, 1};
+    const sirdar::language::Truth truth = m.visible_bounds(m.begin_row_bounds(box), box);
+    return truth.may_be_true + 2 * truth.may_be_false;
+  }
+  return 3;
 }
 )";
+
+struct EmittedBox {
+  int b, h, q[2], q_pos[2], k[2];
+};
 
 // Structs that are all called Modification; the macro gives each a name of its own.
 std::string unit(const std::vector<expression::DeviceModification>& modifications) {
@@ -61,6 +80,7 @@ using M{0} = sirdar::Modification{0};
 static_assert(sizeof(M{0}) == {2});
 extern "C" float score_{0}(const void* m, const Point* p) {{ return score_of<M{0}>(m, *p); }}
 extern "C" bool visible_{0}(const void* m, const Point* p) {{ return visible_of<M{0}>(m, *p); }}
+extern "C" int cover_{0}(const void* m, const Box* box) {{ return cover_of<M{0}>(m, *box); }}
 extern "C" float modified_{0}(const void* m, const Point* p) {{ return modified_of<M{0}>(m, *p); }}
 )",
                         i, modifications[i].definition, modifications[i].num_bytes());
@@ -100,6 +120,16 @@ float EmittedCode::score(size_t place, const std::byte* bytes, const EmittedPoin
 }
 bool EmittedCode::visible(size_t place, const std::byte* bytes, const EmittedPoint& point) const {
   return function<bool(const void*, const EmittedPoint*)>("visible", place)(bytes, &point);
+}
+Cover EmittedCode::cover(size_t place, const std::byte* bytes, const expression::Box& box) const {
+  const auto narrow = [](int64_t x) { return static_cast<int>(x); };
+  const EmittedBox emitted{narrow(box.b),
+                           narrow(box.h),
+                           {narrow(box.q.begin), narrow(box.q.end - 1)},
+                           {narrow(box.q.begin + box.shift), narrow(box.q.end - 1 + box.shift)},
+                           {narrow(box.k.begin), narrow(box.k.end - 1)}};
+  const int seen = function<int(const void*, const EmittedBox*)>("cover", place)(bytes, &emitted);
+  return seen == 1 ? Cover::all : seen == 2 ? Cover::none : Cover::part;
 }
 float EmittedCode::modified(size_t place, const std::byte* bytes, const EmittedPoint& point) const {
   return function<float(const void*, const EmittedPoint*)>("modified", place)(bytes, &point);

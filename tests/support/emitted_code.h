@@ -26,6 +26,8 @@ class EmittedCode {
   // Of the struct at this place; `bytes` as pack_operands() wrote them.
   float score(size_t place, const std::byte* bytes, const EmittedPoint& point) const;
   bool visible(size_t place, const std::byte* bytes, const EmittedPoint& point) const;
+  // What of the box, of one head, is visible by its mask.
+  Cover cover(size_t place, const std::byte* bytes, const expression::Box& box) const;
   // What the kernels make of both.
   float modified(size_t place, const std::byte* bytes, const EmittedPoint& point) const;
 

@@ -6,12 +6,15 @@
 //   Row begin_row(int b, int h, int q, int q_pos) const;
 //   float score(const Row&, float score, int k) const;         where kScores; natural-log units
 //   bool visible(const Row&, int k) const;                     where kMasks
+//   struct RowBounds;                                          and the same over a box:
+//   RowBounds begin_row_bounds(const Box&) const;
+//   Truth visible_bounds(const RowBounds&, const Box&) const;
 //
 // b is the sequence, h the query head; q and k are positions in the sequence, and may lie past its
 // end: nothing is read out of bounds.
 #pragma once
 
-#include "cuda/expression/language.cuh"
+#include "cuda/expression/bounds.cuh"
 
 namespace sirdar::language {
 
@@ -19,13 +22,14 @@ struct NoModification {
   static constexpr bool kScores = false, kMasks = false;
 };
 
-// The logit of one pair; -inf where it is hidden.
-template <class Modification>
+// The logit of one pair; -inf where it is hidden. Nothing is hidden where the caller knows so.
+template <bool kHides, class Modification>
 SIRDAR_DEVICE float modified(const Modification& modification,
                              const typename Modification::Row& row, float score, int k) {
   float logit = score;
   if constexpr (Modification::kScores) logit = modification.score(row, score, k);
-  if constexpr (Modification::kMasks) logit = modification.visible(row, k) ? logit : -kInfinity;
+  if constexpr (kHides && Modification::kMasks)
+    logit = modification.visible(row, k) ? logit : -kInfinity;
   return logit;
 }
 

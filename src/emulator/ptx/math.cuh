@@ -28,6 +28,9 @@ inline float fma_of(float a, float b, float c) { return std::fma(a, b, c); }
 inline int min_of(int a, int b) { return a < b ? a : b; }
 inline int max_of(int a, int b) { return a < b ? b : a; }
 
+inline int lowest_bit(uint32_t bits) { return __builtin_ctz(bits); }
+inline int highest_bit(uint32_t bits) { return 31 - __builtin_clz(bits); }
+
 inline uint32_t bits_of(float x) { return __builtin_bit_cast(uint32_t, x); }
 inline float float_of(uint32_t bits) { return __builtin_bit_cast(float, bits); }
 

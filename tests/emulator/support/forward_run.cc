@@ -99,6 +99,18 @@ void ForwardRun::fill_params() {
       (config_.has_logits ? 1.0f : sm90::kLog2e) / std::sqrt(static_cast<float>(config_.head_dim));
 }
 
+void ForwardRun::make_cover() {
+  sm90::CoverView& cover = params_.cover;
+  const int blocks = (problem_.seqlen_k + config_.block_n - 1) / config_.block_n;
+  cover.num_batches = problem_.batch;
+  cover.num_heads = problem_.num_heads;
+  cover.num_words = (blocks + 31) / 32;
+  cover.stride_head = static_cast<long long>(params_.num_blocks_m) * cover.num_words;
+  cover.stride_batch = cover.stride_head * cover.num_heads;
+  cover_.assign(static_cast<size_t>(cover.stride_batch * cover.num_batches), ~0ull);
+  cover.words = cover_.data();
+}
+
 bool ForwardRun::sees(int row, int key) const {
   const int position = row + problem_.seqlen_k - problem_.seqlen_q;
   if ((problem_.is_causal || problem_.window_left >= 0) && key > position) return false;

@@ -21,6 +21,7 @@ struct ForwardProblem {
   int window_left = -1;  // < 0: none
   // What becomes of a logit at b, h, q, k; -inf: hidden. Empty: nothing.
   std::function<double(double, int, int, int, int)> modify{};
+  int document = 70;         // of tests that have documents: their length
   float input_scale = 1.0f;  // of Q and K: large ones leave the guarded range
   int blocks = 2;            // of the grid, at most one per item
   uint64_t data_seed = 1;
@@ -44,6 +45,8 @@ class ForwardRun {
   // For launch(); outputs are filled with NaN before.
   emulator::Launch launch_of(uint64_t seed);
   const sm90::ForwardParams& params() const { return params_; }
+  // Makes room for what cover_keys() writes, apart for every sequence and head.
+  void make_cover();
   // What is wrong with the outputs, or "".
   std::string wrong() const;
 
@@ -59,8 +62,25 @@ class ForwardRun {
   Tensor16 q_, k_, v_, out_;
   std::vector<float> lse_;
   int counter_[2] = {0, 0};
+  std::vector<unsigned long long> cover_;
   std::vector<double> expected_, expected_lse_;
 };
+
+// The kernel that looks at blocks before the forward; what is wrong, or "".
+template <sm90::ForwardConfig config, class Modification>
+std::string run_cover(ForwardRun& run, const Modification& modification) {
+  run.make_cover();
+  const sm90::ModifiedParams<Modification> params{run.params(), modification};
+  const sm90::CoverView& cover = params.forward.cover;
+  const int warps =
+      cover.num_batches * cover.num_heads * cover.num_words * params.forward.num_blocks_m;
+  emulator::Launch launch;
+  launch.grid.x = static_cast<unsigned>((warps + sm90::kCoverWarps - 1) / sm90::kCoverWarps);
+  launch.threads = 32 * sm90::kCoverWarps;
+  launch.resident = 1;
+  static constexpr sm90::CoverConfig kConfig{config};
+  return emulator::launch(launch, [&] { sm90::cover_keys<kConfig>(params); }).fault;
+}
 
 template <sm90::ForwardConfig config, class Modification = language::NoModification>
 emulator::Report run_forward(ForwardRun& run, const emulator::Launch& launch,

@@ -39,9 +39,10 @@ struct ForwardConfig {
   bool has_softcap = false;  //   soft-capped
   bool has_alibi = false;    //   plus a slope times the distance
   bool is_alibi_one_sided = false;  //   of pairs whose key is never behind the query
-  bool has_score_mod = false;       //  what a bias and the caller's expression make of them
-  bool has_mask_mod = false;  // pairs are hidden one by one, and by an expression, ids or a tensor
-  bool has_sink = false;      // one more logit per head, which has no value
+  bool has_score_mod = false;       //   what a bias and the caller's expression make of them
+  bool has_mask_mod = false;        // pairs are hidden one by one: expression, ids or a tensor
+  bool has_cover = false;           //   and what that does to key blocks is known: CoverView
+  bool has_sink = false;            // one more logit per head, which has no value
   bool writes_lse = false;
   bool writes_max_logit = false;
 
@@ -71,6 +72,7 @@ constexpr void fields(C& c, Visit visit) {
   visit("is_alibi_one_sided", c.is_alibi_one_sided);
   visit("has_score_mod", c.has_score_mod);
   visit("has_mask_mod", c.has_mask_mod);
+  visit("has_cover", c.has_cover);
   visit("has_sink", c.has_sink);
   visit("writes_lse", c.writes_lse);
   visit("writes_max_logit", c.writes_max_logit);
@@ -135,6 +137,7 @@ constexpr bool is_valid(const ForwardConfig& c) {
       c.trim == 0 || c.num_stages_v > (block_m(c) - 64 + c.block_n - 1) / c.block_n;
   return c.block_n % 16 == 0 && c.block_n <= 256 && c.head_dim % 8 == 0 && c.head_dim_v % 8 == 0 &&
          ring_is_deep_enough && (c.has_logits || !c.has_score_mod) &&
+         (!c.has_cover || (c.has_mask_mod && c.trim == 0)) &&
          (c.trim == 0 || c.mask == MaskForm::upper) && shared_bytes(c) <= 232448;
 }
 

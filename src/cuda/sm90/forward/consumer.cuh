@@ -3,6 +3,7 @@
 // by V, and the first scores of an item with the last product of the item before it.
 #pragma once
 
+#include "cuda/sm90/forward/cover.cuh"
 #include "cuda/sm90/forward/modify.cuh"
 #include "cuda/sm90/forward/shared.cuh"
 #include "cuda/sm90/forward/softmax.cuh"
@@ -186,11 +187,12 @@ struct Consumer {
   // ---- softmax
 
   // Scores to logits, in natural-log units, and the masks that are expressions or tensors.
-  template <int kCount>
+  // kHides: of a block that may have hidden pairs.
+  template <bool kHides, int kCount>
   SIRDAR_DEVICE void make_logits(float (&s_)[kCount], const WorkItem& of, int block) {
     if constexpr (config.has_logits) add_terms(s_, of, block);
-    if constexpr (config.has_score_mod || config.has_mask_mod) {
-      modify_scores(modification, of, thread_row(of), block * kN + 2 * (lane % 4), s_);
+    if constexpr (config.has_score_mod || (config.has_mask_mod && kHides)) {
+      modify_scores<kHides>(modification, of, thread_row(of), block * kN + 2 * (lane % 4), s_);
     }
   }
 
@@ -232,7 +234,7 @@ struct Consumer {
     constexpr int kCount = (Half::value ? kN / 2 : kN) / 2;
     auto& target = reinterpret_cast<float(&)[kCount]>(scores);
     const int block = of.first_block + blocks - 1;
-    make_logits(target, of, block);
+    make_logits<true>(target, of, block);
     if (config.mask != MaskForm::full || (block + 1) * kN > of.seqlen_k) {
       mask_scores<kHasLo>(target, column_bounds(of, block));
     }
@@ -265,7 +267,7 @@ struct Consumer {
       SIRDAR_UNROLL
       for (int i = 0; i < 4; ++i) scores[4 * j + i] = d[i];
     }
-    make_logits(scores, item, block);
+    make_logits<!config.has_cover>(scores, item, block);
   }
 
   SIRDAR_DEVICE void wait_out() {
@@ -337,7 +339,7 @@ struct Consumer {
   template <bool kMasked>
   SIRDAR_DEVICE void online_block(int block, bool is_last) {
     issue_block();
-    make_logits(scores, item, block);
+    make_logits<kMasked || !config.has_cover>(scores, item, block);
     if constexpr (kMasked) mask_scores<kHasLo>(scores, column_bounds(item, block));
     RowPair factor;
     online_update<kThreshold>(scores, scale, rows, factor);
@@ -350,7 +352,7 @@ struct Consumer {
 
   SIRDAR_DEVICE void guarded_block(int block, bool is_last) {
     issue_block();
-    make_logits(scores, item, block);
+    make_logits<!config.has_cover>(scores, item, block);
     guarded_softmax(block);
     wait_out();
     release_v();
@@ -358,7 +360,36 @@ struct Consumer {
     finish_block(is_last);
   }
 
+  // A block in which no pair of this warpgroup is hidden.
+  SIRDAR_DEVICE void whole_block(int block, bool is_last) {
+    if constexpr (config.softmax == Softmax::guarded) {
+      guarded_block(block, is_last);
+    } else {
+      online_block<false>(block, is_last);
+    }
+  }
+
+  // Only the blocks that something is seen of.
+  SIRDAR_DEVICE void walk_seen() {
+    const KeyBounds<config> bounds = bounds_of(item);
+    const int full_end = bounds.hi(first_row(item)), full_begin = bounds.lo(first_row(item) + 63);
+    CoverCursor cursor(params, item);
+    int block = cursor.next(item.first_block + num_blocks - 2);
+    while (block >= item.first_block) {
+      const bool is_whole =
+          cursor.is_all(block) && (block + 1) * kN <= full_end && block * kN >= full_begin;
+      const int before = cursor.next(block - 1);
+      if (is_whole) {
+        whole_block(block, before < item.first_block);
+      } else {
+        online_block<true>(block, before < item.first_block);
+      }
+      block = before;
+    }
+  }
+
   SIRDAR_DEVICE void walk() {
+    if constexpr (config.has_cover) return walk_seen();
     const int first = item.first_block;
     int block = first + num_blocks - 2;  // the weights of block + 1 are in registers
     if constexpr (config.mask != MaskForm::full) {
@@ -371,13 +402,7 @@ struct Consumer {
     if constexpr (kHasLo) {
       full_begin = ptx::max_of(first, (bounds_of(item).lo(first_row(item) + 63) + kN - 1) / kN);
     }
-    for (; block >= full_begin; --block) {
-      if constexpr (config.softmax == Softmax::guarded) {
-        guarded_block(block, block == first);
-      } else {
-        online_block<false>(block, block == first);
-      }
-    }
+    for (; block >= full_begin; --block) whole_block(block, block == first);
     if constexpr (kHasLo) {
       for (; block >= first; --block) online_block<true>(block, block == first);
     }

@@ -17,7 +17,7 @@ struct ModifiedParams {
 // A thread's two rows, `row` and row + 8, of a score tile; `key` is the lane's first column. The
 // two are written as one and a constant, so that what depends on their distance to a key alone is
 // computed once for both.
-template <class Modification, int kCount>
+template <bool kHides, class Modification, int kCount>
 SIRDAR_DEVICE void modify_scores(const Modification& modification, const WorkItem& item, int row,
                                  int key, float (&scores)[kCount]) {
   const int q_pos = row + item.seqlen_k - item.seqlen_q;
@@ -25,8 +25,8 @@ SIRDAR_DEVICE void modify_scores(const Modification& modification, const WorkIte
   const auto lower = modification.begin_row(item.batch, item.head, row + 8, q_pos + 8);
   SIRDAR_UNROLL
   for (int i = 0; i < kCount; ++i) {
-    scores[i] = language::modified(modification, is_lower_row(i) ? lower : upper, scores[i],
-                                   key + column_of(i));
+    scores[i] = language::modified<kHides>(modification, is_lower_row(i) ? lower : upper, scores[i],
+                                           key + column_of(i));
   }
 }
 

@@ -17,6 +17,15 @@ struct RowView {
   long long stride_batch, stride_row, stride_head;
 };
 
+// What masks that are expressions, ids or tensors show of each key block, written before the
+// forward by cover_keys(): a word per query block and 32 key blocks, whose low half says of which
+// something may be visible, and whose high half of which all is. Strides in words.
+struct CoverView {
+  unsigned long long* words;
+  long long stride_batch, stride_head;    // 0 where the mask does not differ
+  int num_batches, num_heads, num_words;  // of different ones; words of one query block
+};
+
 inline constexpr int kNoBound = 1 << 30;  // of a window side, a chunk: further than any position
 
 struct ForwardParams {
@@ -39,6 +48,7 @@ struct ForwardParams {
   int is_top_left;
   float scale_log2;  // softmax_scale * log2(e); with has_logits softmax_scale alone
   float softcap;
+  CoverView cover;
 };
 
 }  // namespace sirdar::sm90

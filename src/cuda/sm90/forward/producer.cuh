@@ -2,6 +2,7 @@
 // than a free buffer. K runs one block ahead of V, over the borders of items too.
 #pragma once
 
+#include "cuda/sm90/forward/cover.cuh"
 #include "cuda/sm90/forward/shared.cuh"
 
 namespace sirdar::sm90 {
@@ -122,6 +123,9 @@ struct Producer {
       item.block = -1;
       while (ticket < params.num_items) {
         item = item_of<config>(params, ticket);
+        if constexpr (config.has_cover) {
+          if (item.num_blocks > 0) tighten(params, lane, item);
+        }
         if (item.num_blocks > 0) break;
         item.block = -1;
         ticket = next_ticket(ticket);
@@ -147,7 +151,8 @@ struct Producer {
                           ? params.cu_seqlens_k.data[item.batch * params.cu_seqlens_k.stride]
                           : 0;
     int next = ticket;
-    for (int j = item.num_blocks - 1; j >= 0; --j) {
+    CoverCursor cursor(params, item);
+    for (int j = item.num_blocks - 1; j >= 0; j = block_before(cursor, item, j)) {
       if (j == 0) next = next_ticket(ticket);
       const int row = (item.first_block + j) * config.block_n;
       load_k(begin + row, head, batch);
@@ -155,6 +160,12 @@ struct Producer {
       pending = {begin + row, head, batch, item.seqlen_k - row};
     }
     return next;
+  }
+
+  // The item's next block to the left, of those that are seen.
+  SIRDAR_DEVICE int block_before(CoverCursor& cursor, const WorkItem& item, int j) const {
+    if constexpr (!config.has_cover) return j - 1;
+    return cursor.next(item.first_block + j - 1) - item.first_block;
   }
 
   // The last block to finish leaves the counter as it was found.
