@@ -71,8 +71,8 @@ struct Turn {
   const Args& naive_vector;
 };
 Status take(const Plan& plan, const Turn& turn, Isa isa, NaiveAttention* naive, Samples& samples) {
-  samples.peak_flops.push_back(
-      cpu::measure_peak_flops(isa, plan.device().num_threads, kPeakSeconds));
+  samples.peak_flops.push_back(cpu::measure_peak_flops(isa, plan.problem().dtype_q,
+                                                       plan.device().num_threads, kPeakSeconds));
   Status status;
   samples.ours.push_back(milliseconds([&] { status = plan.run(turn.ours); }));
   if (!status.ok() || naive == nullptr) return status;
@@ -115,7 +115,7 @@ Result<BenchResult> measure(const Problem& problem, const BenchOptions& options)
   const Result<Plan> planned = Plan::create(problem, options.plan);
   if (!planned.ok()) return planned.status();
   const Plan& plan = planned.value();
-  const Result<Isa> isa = cpu::choose_isa(plan.device(), options.plan.isa);
+  const Result<Isa> isa = cpu::choose_isa(plan.device(), options.plan.isa, problem);
   if (!isa.ok()) return isa.status();
   BenchResult result{.problem = problem.str(),
                      .implementation = plan.name(),

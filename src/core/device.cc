@@ -91,17 +91,20 @@ bool has_f16c() {
 }
 #endif
 
+bool is_avx512_bf16_assumed = false;
+
 Isa detect_isa() {
 #if defined(__x86_64__)
   // The builtin also asks the operating system whether it saves the wide registers.
-  return best_isa({.avx2 = __builtin_cpu_supports("avx2") != 0,
-                   .fma = __builtin_cpu_supports("fma") != 0,
-                   .f16c = has_f16c(),
-                   .avx512f = __builtin_cpu_supports("avx512f") != 0,
-                   .avx512bw = __builtin_cpu_supports("avx512bw") != 0,
-                   .avx512dq = __builtin_cpu_supports("avx512dq") != 0,
-                   .avx512vl = __builtin_cpu_supports("avx512vl") != 0,
-                   .avx512bf16 = __builtin_cpu_supports("avx512bf16") != 0});
+  return best_isa(
+      {.avx2 = __builtin_cpu_supports("avx2") != 0,
+       .fma = __builtin_cpu_supports("fma") != 0,
+       .f16c = has_f16c(),
+       .avx512f = __builtin_cpu_supports("avx512f") != 0,
+       .avx512bw = __builtin_cpu_supports("avx512bw") != 0,
+       .avx512dq = __builtin_cpu_supports("avx512dq") != 0,
+       .avx512vl = __builtin_cpu_supports("avx512vl") != 0,
+       .avx512bf16 = is_avx512_bf16_assumed || __builtin_cpu_supports("avx512bf16") != 0});
 #elif defined(__aarch64__)
   return Isa::neon;
 #else
@@ -175,6 +178,8 @@ int directory_quota(const fs::path& directory) {
 }
 
 }  // namespace
+
+void assume_avx512_bf16() { is_avx512_bf16_assumed = true; }
 
 std::string_view name_of(Isa isa) {
   for (const IsaRow& row : kIsas)

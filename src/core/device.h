@@ -16,6 +16,10 @@ struct X86Features {
 };
 Isa best_isa(const X86Features& features);
 
+// For tests: from now on AVX512_BF16 counts as one of the machine's features. To be called before
+// anything asks for the host.
+void assume_avx512_bf16();
+
 // May code for `wanted` run where the best instruction set is `best`?
 bool isa_runs_on(Isa wanted, Isa best);
 

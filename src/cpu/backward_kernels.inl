@@ -309,7 +309,7 @@ __attribute__((noinline)) bool load_panels(const RowsArgs& args) {
   RowBuffer buffer;
   const typename T::Raw* rows = static_cast<const typename T::Raw*>(args.rows);
   for (int r = 0; r < args.num_rows; ++r) {
-    const float* from = as_floats<T>(rows + r * args.row_stride, args.columns, buffer);
+    const float* from = as_words<T>(rows + r * args.row_stride, args.columns, buffer);
     float* to = args.panels + static_cast<int64_t>(r) * kWidth;
     int c = 0;
     for (; c + kWidth <= args.columns; c += kWidth, to += args.panel_stride) {

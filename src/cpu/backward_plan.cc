@@ -69,7 +69,7 @@ void choose_range(const Problem& problem, BackwardConfig& config) {
 }
 
 Result<Config> configure(const Problem& problem, const Device& device, const PlanOptions& options) {
-  const Result<Isa> isa = choose_isa(device, options.isa);
+  const Result<Isa> isa = choose_isa(device, options.isa, problem);
   if (!isa.ok()) return isa.status();
   BackwardConfig config;
   config.isa = isa.value();
@@ -80,6 +80,7 @@ Result<Config> configure(const Problem& problem, const Device& device, const Pla
   choose_range(problem, config);
   if (Status status = override_fields(config, options.knobs); !status.ok()) return status;
   if (Status status = check_isa(device, config.isa); !status.ok()) return status;
+  if (config.isa == Isa::avx512_bf16) config.isa = Isa::avx512;  // it adds nothing here
   if (Status status = check(config); !status.ok()) return status;
   return Config::of(config);
 }

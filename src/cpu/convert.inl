@@ -18,14 +18,17 @@ inline void store_halves(uint16_t* p, Words x) {
   __builtin_memcpy(p, &narrow, sizeof(narrow));
 }
 
+// A format gives words, one a lane: a float, or kPerWord elements that the kernels take together.
 struct Fp32 {
   using Raw = float;
+  static constexpr int kPerWord = 1;
   static F decode(const Raw* p) { return load(p); }
   static void encode(Raw* p, F x) { store(p, x); }
 };
 
 struct Bf16 {
   using Raw = uint16_t;
+  static constexpr int kPerWord = 1;
   static F decode(const Raw* p) { return bits_as<F>(bits_as<Words>(load_u16(p)) << 16); }
   static void encode(Raw* p, F x) {
     const Words bits = bits_as<Words>(x);
@@ -37,12 +40,14 @@ struct Bf16 {
 
 struct Fp16 {
   using Raw = uint16_t;
+  static constexpr int kPerWord = 1;
   static F decode(const Raw* p) { return load_fp16(p); }
   static void encode(Raw* p, F x) { store_fp16(p, x); }
 };
 
 struct E4m3 {
   using Raw = uint8_t;
+  static constexpr int kPerWord = 1;
   static F decode(const Raw* p) {
     const Words bits = bits_as<Words>(load_u8(p)), size = bits & 0x7fu;
     // Exponents are biased by 7, those of a float by 127.
@@ -56,11 +61,29 @@ struct E4m3 {
   }
 };
 
-// The first n < kLanes elements, and nothing behind them.
+// Two neighbours of a row of bf16 as they lie, the first in the low half.
+struct Bf16Pair {
+  struct Raw {
+    uint16_t half[2];
+  };
+  static constexpr int kPerWord = 2;
+  static F decode(const Raw* p) {
+    F words;
+    __builtin_memcpy(&words, p, sizeof(words));
+    return words;
+  }
+};
+
+template <class T>
+constexpr int words_of(int elements) {
+  return (elements + T::kPerWord - 1) / T::kPerWord;
+}
+
+// The first n elements, fewer than fill a vector, and nothing behind them: zeros follow.
 template <class T>
 inline F decode_part(const typename T::Raw* from, int n) {
   typename T::Raw part[kLanes] = {};
-  __builtin_memcpy(part, from, sizeof(part[0]) * static_cast<size_t>(n));
+  __builtin_memcpy(part, from, sizeof(part[0]) / T::kPerWord * static_cast<size_t>(n));
   return T::decode(part);
 }
 
@@ -71,13 +94,13 @@ inline void encode_part(F x, int n, typename T::Raw* to) {
   __builtin_memcpy(to, part, sizeof(part[0]) * static_cast<size_t>(n));
 }
 
-// Writes floats up to the next multiple of kLanes.
+// The words of n elements; writes up to the next multiple of kLanes.
 template <class T>
 inline void decode_row(const void* from, int n, float* to) {
   const typename T::Raw* raw = static_cast<const typename T::Raw*>(from);
   int c = 0;
-  for (; c + kLanes <= n; c += kLanes) store(to + c, T::decode(raw + c));
-  if (c < n) store(to + c, decode_part<T>(raw + c, n - c));
+  for (; (c + kLanes) * T::kPerWord <= n; c += kLanes) store(to + c, T::decode(raw + c));
+  if (c * T::kPerWord < n) store(to + c, decode_part<T>(raw + c, n - c * T::kPerWord));
 }
 
 // `from` is readable up to the next multiple of kLanes.
@@ -93,14 +116,41 @@ struct RowBuffer {
   alignas(64) float at[kMaxColumns + kLanes];
 };
 
-// The row itself where it is floats, else a copy that is.
+// The row itself where it is floats, else a copy of its words.
 template <class T>
-inline const float* as_floats(const void* row, int n, RowBuffer& buffer) {
-  if constexpr (sizeof(typename T::Raw) == sizeof(float)) {
+inline const float* as_words(const void* row, int n, RowBuffer& buffer) {
+  if constexpr (alignof(typename T::Raw) == alignof(float)) {
     static_cast<void>(n), static_cast<void>(buffer);
     return static_cast<const float*>(row);
   } else {
     decode_row<T>(row, n, buffer.at);
+    return buffer.at;
+  }
+}
+
+// Two rows of bf16 side by side: element c of the first in the low half of word c. Writes up to the
+// next multiple of kLanes; a second row that is null is zeros.
+inline void interleave_rows(const void* const* rows, bool has_second, int n, float* to) {
+  const uint16_t* low = static_cast<const uint16_t*>(rows[0]);
+  const uint16_t* high = has_second ? static_cast<const uint16_t*>(rows[1]) : nullptr;
+  for (int c = 0; c < n; c += kLanes) {
+    const size_t bytes = sizeof(uint16_t) * static_cast<size_t>(n - c < kLanes ? n - c : kLanes);
+    uint16_t part[2][kLanes] = {};
+    __builtin_memcpy(part[0], low + c, bytes);
+    if (has_second) __builtin_memcpy(part[1], high + c, bytes);
+    store(to + c,
+          bits_as<F>(bits_as<Words>(load_u16(part[0])) | bits_as<Words>(load_u16(part[1])) << 16));
+  }
+}
+
+// Words of V from row 0 on, of kPerWord rows or of as many as there are.
+template <class T>
+inline const float* value_words(const void* const* rows, int num_rows, int n, RowBuffer& buffer) {
+  if constexpr (T::kPerWord == 1) {
+    static_cast<void>(num_rows);
+    return as_words<T>(rows[0], n, buffer);
+  } else {
+    interleave_rows(rows, num_rows > 1, n, buffer.at);
     return buffer.at;
   }
 }

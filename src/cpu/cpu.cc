@@ -85,14 +85,15 @@ int32_t choose_block_m(const Problem& problem, const Device& device, int width, 
 int32_t choose_group_n(const Problem& problem, const Device& device, const ForwardConfig& config,
                        int width) {
   if (config.block_m <= width || may_be_sparse(problem)) return 1;
-  const int64_t bytes = 4 * config.block_n * (problem.head_dim + problem.value_dim());
+  const int64_t words = config.block_n / product_kernels_for(config.isa, problem.dtype_q).per_word;
+  const int64_t bytes = 4 * words * (problem.head_dim + problem.value_dim());
   const int64_t blocks = (problem.seqlen_k + config.block_n - 1) / config.block_n;
   const int64_t most = std::clamp<int64_t>(blocks, 1, kMaxGroupBlocks);
   return static_cast<int32_t>(std::clamp<int64_t>(device.l2_bytes / 2 / bytes, 1, most));
 }
 
 Result<Config> configure(const Problem& problem, const Device& device, const PlanOptions& options) {
-  const Result<Isa> isa = choose_isa(device, options.isa);
+  const Result<Isa> isa = choose_isa(device, options.isa, problem);
   if (!isa.ok()) return isa.status();
   ForwardConfig config;
   config.isa = isa.value();

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "core/device.h"
 #include "cpu/microkernel_backward.h"
 
 namespace sirdar::cpu {
@@ -18,6 +19,8 @@ bool may_run(Isa isa, Isa best) {
       return best == Isa::avx2 || best == Isa::avx512 || best == Isa::avx512_bf16;
     case Isa::avx512:
       return best == Isa::avx512 || best == Isa::avx512_bf16;
+    case Isa::avx512_bf16:
+      return best == Isa::avx512_bf16;
 #endif
 #if defined(__aarch64__)
     case Isa::neon:
@@ -28,7 +31,11 @@ bool may_run(Isa isa, Isa best) {
   }
 }
 
-constexpr Isa kBestFirst[] = {Isa::avx512, Isa::avx2, Isa::neon, Isa::scalar};
+constexpr Isa kBestFirst[] = {Isa::avx512_bf16, Isa::avx512, Isa::avx2, Isa::neon, Isa::scalar};
+
+#if defined(__x86_64__)
+const ProductKernels* bf16_products = &kAvx512Bf16Products;
+#endif
 
 }  // namespace
 
@@ -47,6 +54,13 @@ Result<Isa> choose_isa(const Device& device, const std::string& forced) {
       "isa");
 }
 
+Result<Isa> choose_isa(const Device& device, const std::string& forced, const Problem& problem) {
+  const Result<Isa> isa = choose_isa(device, forced);
+  if (!isa.ok() || isa.value() != Isa::avx512_bf16) return isa;
+  const bool has_own = problem.op == Op::forward && problem.dtype_q == DType::bf16;
+  return has_own ? Isa::avx512_bf16 : Isa::avx512;
+}
+
 Status check_isa(const Device& device, Isa isa) {
   return choose_isa(device, std::string(name_of(isa))).status();
 }
@@ -58,7 +72,7 @@ Status check_isa_here(Isa isa) {
 
 const MicroKernels& kernels_for(Isa isa) {
 #if defined(__x86_64__)
-  if (isa == Isa::avx512) return kAvx512Kernels;
+  if (isa == Isa::avx512 || isa == Isa::avx512_bf16) return kAvx512Kernels;
   if (isa == Isa::avx2) return kAvx2Kernels;
 #elif defined(__aarch64__)
   if (isa == Isa::neon) return kNeonKernels;
@@ -67,9 +81,38 @@ const MicroKernels& kernels_for(Isa isa) {
   return kScalarKernels;
 }
 
+ProductKernels product_kernels_for(Isa isa, DType dtype) {
+#if defined(__x86_64__)
+  if (isa == Isa::avx512_bf16 && dtype == DType::bf16) return *bf16_products;
+#endif
+  const MicroKernels& kernels = kernels_for(isa);
+  const auto format = static_cast<size_t>(dtype);
+  return {.per_word = 1,
+          .qk = {kernels.qk[0], kernels.qk[1]},
+          .softmax = {kernels.softmax[0], kernels.softmax[1]},
+          .pv = {kernels.pv[0], kernels.pv[1]},
+          .narrow_qk = kernels.narrow_qk[format],
+          .narrow_pv = kernels.narrow_pv[format],
+          .pack_k = kernels.pack_k[format],
+          .pack_v = kernels.pack_v[format],
+          .pack_q = {kernels.pack[format][0], kernels.pack[format][1]},
+          .join = {},
+          .peak = kernels.fma_peak,
+          .flops_per_round = kernels.flops_per_round};
+}
+
+void emulate_avx512_bf16(const ProductKernels& kernels) {
+#if defined(__x86_64__)
+  bf16_products = &kernels;
+  assume_avx512_bf16();
+#else
+  static_cast<void>(kernels);
+#endif
+}
+
 const BackwardKernels& backward_kernels_for(Isa isa) {
 #if defined(__x86_64__)
-  if (isa == Isa::avx512) return kAvx512Backward;
+  if (isa == Isa::avx512 || isa == Isa::avx512_bf16) return kAvx512Backward;
   if (isa == Isa::avx2) return kAvx2Backward;
 #elif defined(__aarch64__)
   if (isa == Isa::neon) return kNeonBackward;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <sirdar/device.hpp>
+#include <sirdar/problem.hpp>
 
 #include "cpu/microkernel.h"
 
@@ -11,6 +12,10 @@ namespace sirdar::cpu {
 // the device lacks it or there are no kernels for it.
 Result<Isa> choose_isa(const Device& device, const std::string& forced);
 
+// The set whose kernels compute a problem: avx512_bf16 has its own only for the forward of bf16,
+// and elsewhere is avx512.
+Result<Isa> choose_isa(const Device& device, const std::string& forced, const Problem& problem);
+
 // Whether a device may run the kernels of a set, and whether this machine may: a plan may have been
 // made for a recorded one.
 Status check_isa(const Device& device, Isa isa);
@@ -18,5 +23,10 @@ Status check_isa_here(Isa isa);
 
 // The kernels of an instruction set that choose_isa() returned on this machine.
 const MicroKernels& kernels_for(Isa isa);
+// Those of the products of a forward pass, for rows of a format.
+ProductKernels product_kernels_for(Isa isa, DType dtype);
+
+// For tests on machines without AVX512_BF16: kernels that stand for it.
+void emulate_avx512_bf16(const ProductKernels& kernels);
 
 }  // namespace sirdar::cpu

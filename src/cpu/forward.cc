@@ -132,6 +132,7 @@ TileShape tile_shape(const Problem& problem, const ForwardConfig& config,
   shape.head_dim = static_cast<int>(problem.head_dim);
   shape.head_dim_v = static_cast<int>(problem.value_dim());
   shape.rows = kernels.rows;
+  shape.per_word = product_kernels_for(config.isa, problem.dtype_q).per_word;
   shape.group = static_cast<int>(problem.group_size());
   shape.group_blocks = config.group_n;
   shape.state_panels =
@@ -149,6 +150,7 @@ ForwardCall::ForwardCall(const Problem& problem_in, const ForwardConfig& config_
       config(config_in),
       args(args_in),
       kernels(kernels_for(config.isa)),
+      products(product_kernels_for(config.isa, problem.dtype_q)),
       shape(tile_shape(problem, config, expressions)),
       grid(work_grid(problem, config)),
       query(query_extents(problem, args)),

@@ -1,6 +1,7 @@
 // A block of keys made ready for the panels of a tile: where its rows lie, who sees which of them,
 // and their packed copies.
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "core/geometry.h"
@@ -171,7 +172,7 @@ Prefetch Tile::take_ahead() {
 // Short runs do not reach to ask for all: the rest at once.
 void Tile::ask_for_surplus(QkArgs& args) const {
   const int lines = (args.next.num_bytes + 63) / 64;
-  const int most = args.num_keys / call_.kernels.rows * (args.head_dim / 8);
+  const int most = args.num_keys / call_.kernels.rows * (call_.shape.key_words() / 8);
   const int reached = lines == 0 ? args.next.num_rows : most / lines;
   for (int n = reached; n < args.next.num_rows; ++n) {
     const char* row = static_cast<const char*>(args.next.rows[n]);
@@ -222,21 +223,24 @@ void Tile::prepare_values(Block& block) {
 }
 
 void Tile::pack_values(const Block& block) {
-  const MicroKernels& kernels = call_.kernels;
-  const size_t format = call_.input_format;
-  const int columns = call_.shape.head_dim_v, rows = kernels.rows;
+  const TileShape& shape = call_.shape;
+  const int columns = shape.head_dim_v, per_word = shape.per_word;
   for_each_used_run(block, [&](int64_t first, int64_t count) {
     const int num_keys = static_cast<int>(count);
-    kernels.pack_k[format]({block.k + first, block.packed_k + first * call_.shape.head_dim,
-                            num_keys, call_.shape.head_dim});
-    kernels.pack_v[format]({block.v + first, block.packed_v + first * rows,
-                            call_.shape.value_stride(), num_keys, columns});
+    call_.products.pack_k(
+        {block.k + first, block.packed_k + first * shape.key_words(), num_keys, shape.head_dim});
+    call_.products.pack_v({block.v + first, block.packed_v + first / per_word * shape.rows,
+                           shape.value_stride(), num_keys, columns});
   });
   if (block.is_finite) return;
+  const auto bytes = sizeof(float) / static_cast<size_t>(per_word);  // of an element
   for (int64_t j = 0; j < block.keys.size(); ++j) {
     if (!has_nonfinite(block.v + j, 1)) continue;
-    for (int c = 0; c < columns; c += rows) {
-      std::fill_n(block.packed_v + c / rows * call_.shape.value_stride() + j * rows, rows, 0.0f);
+    for (int c = 0; c < columns; ++c) {
+      float* word = block.packed_v + c / shape.rows * shape.value_stride() +
+                    j / per_word * shape.rows + c % shape.rows;
+      std::memset(reinterpret_cast<std::byte*>(word) + static_cast<size_t>(j % per_word) * bytes, 0,
+                  bytes);
     }
   }
 }

@@ -38,6 +38,7 @@ struct ForwardCall {
   const ForwardConfig& config;
   const Args& args;
   const MicroKernels& kernels;
+  ProductKernels products;
   TileShape shape;
   WorkGrid grid;
   Extents query, key;

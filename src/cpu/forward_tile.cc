@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <utility>
 
 #include "core/geometry.h"
+#include "shared/float_bits.h"
 
 namespace sirdar::cpu {
 namespace {
@@ -94,10 +96,9 @@ void Tile::load_lanes() {
 }
 
 void Tile::load_queries(const Panel& panel) {
-  call_.kernels.pack[call_.input_format][panel.vectors - 1](
-      {.from_rows = scratch_.from_rows + panel.first_lane,
-       .panel = queries_of(panel),
-       .length = call_.shape.head_dim});
+  call_.products.pack_q[panel.vectors - 1]({.from_rows = scratch_.from_rows + panel.first_lane,
+                                            .panel = queries_of(panel),
+                                            .length = call_.shape.head_dim});
 }
 
 void Tile::reset(const AccumulatorState& state) const {
@@ -216,7 +217,8 @@ void Tile::run_panel(const Panel& panel, const Block& block, const AccumulatorSt
   const Cover cover = visible_part(panel, block, keys);
   if (cover == Cover::none) return;
   if (!std::exchange(has_queries_[panel.place], true)) load_queries(panel);
-  const MicroKernels& kernels = call_.kernels;
+  // Dropout works on floats.
+  const auto& softmax = call_.shape.has_dropout ? call_.kernels.softmax : call_.products.softmax;
   float* row_max = state.row_max;
   float unit = 1;
   pairs_ = nullptr;
@@ -226,13 +228,13 @@ void Tile::run_panel(const Panel& panel, const Block& block, const AccumulatorSt
   } else {
     unit = make_logits(panel, block, keys, cover, row_max);
   }
-  kernels.softmax[panel.vectors - 1]({.scores = scratch_.scores,
-                                      .unit = unit,
-                                      .max_in = row_max,
-                                      .max_out = scratch_.new_max,
-                                      .row_sum = state.row_sum,
-                                      .alpha = scratch_.alpha,
-                                      .num_keys = static_cast<int>(keys.size())});
+  softmax[panel.vectors - 1]({.scores = scratch_.scores,
+                              .unit = unit,
+                              .max_in = row_max,
+                              .max_out = scratch_.new_max,
+                              .row_sum = state.row_sum,
+                              .alpha = scratch_.alpha,
+                              .num_keys = static_cast<int>(keys.size())});
   if (call_.shape.has_dropout) apply_dropout(panel, keys);
   if (block.is_narrow) {
     add_values_narrow(panel, block, keys, state);
@@ -278,7 +280,7 @@ float Tile::make_logits(const Panel& panel, const Block& block, Range run, Cover
 
 void Tile::score(const Panel& panel, const Block& block, Range run, Range keys, const float* max_in,
                  float* max_out, float unit) {
-  const int64_t head_dim = call_.shape.head_dim, stride = call_.k.stride_row;
+  const int64_t words = call_.shape.key_words(), stride = call_.k.stride_row;
   const int64_t rows = call_.kernels.rows, skipped = keys.begin - block.keys.begin;
   QkArgs args{.q = queries_of(panel),
               .scores = scratch_.scores + (keys.begin - run.begin) * panel.width,
@@ -289,8 +291,8 @@ void Tile::score(const Panel& panel, const Block& block, Range run, Range keys, 
               .num_keys = static_cast<int>(keys.size()),
               .head_dim = call_.shape.head_dim};
   if (block.is_packed) {
-    args.k = block.packed_k + skipped * head_dim;
-    args.block_stride = rows * head_dim;
+    args.k = block.packed_k + skipped * words;
+    args.block_stride = rows * words;
     args.row_stride = 1;
     args.column_stride = rows;
   } else {
@@ -301,7 +303,7 @@ void Tile::score(const Panel& panel, const Block& block, Range run, Range keys, 
   }
   args.next = take_ahead();
   ask_for_surplus(args);
-  call_.kernels.qk[panel.vectors - 1](args);
+  call_.products.qk[panel.vectors - 1](args);
 }
 
 void Tile::score_narrow(const Panel& panel, const Block& block, Range keys, const float* row_max) {
@@ -311,18 +313,18 @@ void Tile::score_narrow(const Panel& panel, const Block& block, Range keys, cons
   const int num_k = static_cast<int>(before - ahead_[0].count);
   next_values_ = {next.rows + num_k, next.num_rows - num_k, next.num_bytes};
   next.num_rows = num_k;
-  call_.kernels.narrow_qk[call_.input_format]({.k_rows = block.k + (keys.begin - block.keys.begin),
-                                               .q = queries_of(panel),
-                                               .scores = scratch_.scores,
-                                               .max_in = row_max,
-                                               .max_out = scratch_.new_max,
-                                               .transposed = scratch_.keys,
-                                               .scale = call_.scale,
-                                               .num_keys = static_cast<int>(keys.size()),
-                                               .head_dim = call_.shape.head_dim,
-                                               .num_lanes = panel.num_lanes,
-                                               .width = panel.width,
-                                               .next_k = next});
+  call_.products.narrow_qk({.k_rows = block.k + (keys.begin - block.keys.begin),
+                            .q = queries_of(panel),
+                            .scores = scratch_.scores,
+                            .max_in = row_max,
+                            .max_out = scratch_.new_max,
+                            .transposed = scratch_.keys,
+                            .scale = call_.scale,
+                            .num_keys = static_cast<int>(keys.size()),
+                            .head_dim = call_.shape.head_dim,
+                            .num_lanes = panel.num_lanes,
+                            .width = panel.width,
+                            .next_k = next});
 }
 
 // The sum of a row is taken before this, and the factor 1 / (1 - p) at the end (write_row).
@@ -336,6 +338,8 @@ void Tile::apply_dropout(const Panel& panel, Range keys) {
                                          .key = {dropout.key.x, dropout.key.y},
                                          .threshold = static_cast<uint32_t>(dropout.threshold),
                                          .num_keys = static_cast<int>(keys.size())});
+  if (const auto join = call_.products.join[panel.vectors - 1]; join != nullptr)
+    join(scratch_.scores, static_cast<int>(keys.size()));
 }
 
 void Tile::apply_logits(const Panel& panel, const Block& block, Range run, Range keys, Cover cover,
@@ -386,8 +390,8 @@ void Tile::add_values(const Panel& panel, const Block& block, Range keys,
                       const AccumulatorState& state) {
   const int64_t skipped = keys.begin - block.keys.begin, stride = call_.v.stride_row;
   const int rows = call_.kernels.rows;
-  call_.kernels.pv[panel.vectors - 1](
-      {.v = block.is_packed ? block.packed_v + skipped * rows
+  call_.products.pv[panel.vectors - 1](
+      {.v = block.is_packed ? block.packed_v + skipped / call_.shape.per_word * rows
                             : static_cast<const float*>(block.v[skipped]),
        .row_stride = block.is_packed ? rows : stride,
        .block_stride = block.is_packed ? call_.shape.value_stride() : rows,
@@ -402,18 +406,18 @@ void Tile::add_values(const Panel& panel, const Block& block, Range keys,
 
 void Tile::add_values_narrow(const Panel& panel, const Block& block, Range keys,
                              const AccumulatorState& state) {
-  call_.kernels.narrow_pv[call_.input_format]({.v_rows = block.v + (keys.begin - block.keys.begin),
-                                               .p = scratch_.scores,
-                                               .alpha = scratch_.alpha,
-                                               .out = state.out,
-                                               .acc = scratch_.narrow_acc,
-                                               .values = scratch_.narrow_values,
-                                               .is_first = *state.has_keys == 0,
-                                               .num_keys = static_cast<int>(keys.size()),
-                                               .head_dim_v = call_.shape.head_dim_v,
-                                               .num_lanes = panel.num_lanes,
-                                               .width = panel.width,
-                                               .next_v = next_values_});
+  call_.products.narrow_pv({.v_rows = block.v + (keys.begin - block.keys.begin),
+                            .p = scratch_.scores,
+                            .alpha = scratch_.alpha,
+                            .out = state.out,
+                            .acc = scratch_.narrow_acc,
+                            .values = scratch_.narrow_values,
+                            .is_first = *state.has_keys == 0,
+                            .num_keys = static_cast<int>(keys.size()),
+                            .head_dim_v = call_.shape.head_dim_v,
+                            .num_lanes = panel.num_lanes,
+                            .width = panel.width,
+                            .next_v = next_values_});
 }
 
 bool Tile::is_visible(const Panel& panel, const Block& block, Range keys, int lane,
@@ -426,6 +430,15 @@ bool Tile::is_visible(const Panel& panel, const Block& block, Range keys, int la
   return pairs_ == nullptr || pairs_[(key - keys.begin) * panel.width + lane] != -kInf;
 }
 
+float Tile::weight_of(const Panel& panel, int lane, int64_t place) const {
+  const int per_word = call_.shape.per_word;
+  const float* word = scratch_.scores + place / per_word * panel.width + lane;
+  if (per_word == 1) return *word;
+  uint16_t half[2];
+  std::memcpy(half, word, sizeof(half));
+  return bf16_to_float(half[place % 2]);
+}
+
 void Tile::add_nonfinite_values(const Panel& panel, const Block& block, Range keys,
                                 const AccumulatorState& state) {
   const bool is_masked = expressions_.cover(panel.index) == Cover::part;
@@ -435,12 +448,12 @@ void Tile::add_nonfinite_values(const Panel& panel, const Block& block, Range ke
     const void* const* row = block.v + (key - block.keys.begin);
     if (!has_nonfinite(row, 1)) continue;
     call_.kernels.decode[call_.input_format](*row, columns, scratch_.row);
-    const float* p = scratch_.scores + (key - keys.begin) * panel.width;
     const int32_t* shown = is_masked ? expressions_.visible(lanes(panel), key, 1).first : nullptr;
     for (int lane = 0; lane < panel.num_lanes; ++lane) {
       if (!is_visible(panel, block, keys, lane, key)) continue;
       if (is_masked && shown[lane] == 0) continue;
-      for (int c = 0; c < columns; ++c) out[c * panel.width + lane] += p[lane] * scratch_.row[c];
+      const float p = weight_of(panel, lane, key - keys.begin);
+      for (int c = 0; c < columns; ++c) out[c * panel.width + lane] += p * scratch_.row[c];
     }
   }
 }

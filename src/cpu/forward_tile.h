@@ -81,7 +81,7 @@ class Tile {
   void load_expressions();
   void load_queries(const Panel& panel);
   float* queries_of(const Panel& panel) const {
-    return scratch_.q + int64_t{panel.place} * call_.shape.width * call_.shape.head_dim;
+    return scratch_.q + int64_t{panel.place} * call_.shape.width * call_.shape.key_words();
   }
   void reset(const AccumulatorState& state) const;
   // Keys that some row sees.
@@ -142,6 +142,8 @@ class Tile {
   void add_nonfinite_values(const Panel& panel, const Block& block, Range keys,
                             const AccumulatorState& state);
   bool has_nonfinite(const void* const* v, int64_t num_keys) const;
+  // What the kernels weight values by, of the key at `place` in the run at work.
+  float weight_of(const Panel& panel, int lane, int64_t place) const;
   bool is_visible(const Panel& panel, const Block& block, Range keys, int lane, int64_t key) const;
   // total <- total with the keys of `state`; where total has none it becomes `state`.
   void merge(const Panel& panel, const AccumulatorState& total,

@@ -82,7 +82,13 @@ struct LinesAhead {
 
 constexpr int kColumnsPerLine = 8;  // of the reduction, between two lines asked for
 
-template <int rows, int W>
+// What one step of a reduction adds up: the product of floats, one a word.
+struct Floats {
+  static constexpr int kPerWord = 1;
+  static F add_product(F sum, F a, F b) { return fma(a, b, sum); }
+};
+
+template <class Step, int rows, int W>
 __attribute__((always_inline)) inline void add_column(const float* k, int64_t stride,
                                                       const float* q, F (&acc)[rows][W]) {
   F b[W];
@@ -90,13 +96,13 @@ __attribute__((always_inline)) inline void add_column(const float* k, int64_t st
 #pragma GCC unroll 8
   for (int r = 0; r < rows; ++r) {
     const F a = all(k[r * stride]);
-    for (int w = 0; w < W; ++w) acc[r][w] = fma(a, b[w], acc[r][w]);
+    for (int w = 0; w < W; ++w) acc[r][w] = Step::add_product(acc[r][w], b[w], a);
   }
 }
 
-// A block of `rows` keys by W vectors of queries; the reduction runs along head_dim. Packed keys
-// have strides that the compiler knows.
-template <int rows, int W, bool is_packed>
+// A block of `rows` keys by W vectors of queries; the reduction runs along the words of head_dim.
+// Packed keys have strides that the compiler knows.
+template <class Step, int rows, int W, bool is_packed>
 inline void qk_rows(const QkArgs& args, int first, F (&row_max)[W], LinesAhead& ahead) {
   const float* k = args.k + first / kRows * args.block_stride;
   const int64_t stride = is_packed ? 1 : args.row_stride;
@@ -104,8 +110,9 @@ inline void qk_rows(const QkArgs& args, int first, F (&row_max)[W], LinesAhead& 
   float* scores = args.scores + static_cast<int64_t>(first) * (W * kLanes);
   const F scale = all(args.scale);
   const float* q = args.q;
-  for (int begin = 0; begin < args.head_dim; begin += kChain) {
-    const int end = begin + kChain < args.head_dim ? begin + kChain : args.head_dim;
+  const int words = (args.head_dim + Step::kPerWord - 1) / Step::kPerWord;
+  for (int begin = 0; begin < words; begin += kChain) {
+    const int end = begin + kChain < words ? begin + kChain : words;
     F acc[rows][W];
 #pragma GCC unroll 8
     for (int r = 0; r < rows; ++r)
@@ -116,17 +123,17 @@ inline void qk_rows(const QkArgs& args, int first, F (&row_max)[W], LinesAhead& 
         ahead.ask();
 #pragma GCC unroll 8
         for (int i = 0; i < kColumnsPerLine; ++i, q += W * kLanes, k += step)
-          add_column<rows, W>(k, stride, q, acc);
+          add_column<Step, rows, W>(k, stride, q, acc);
       }
     }
-    for (; c < end; ++c, q += W * kLanes, k += step) add_column<rows, W>(k, stride, q, acc);
+    for (; c < end; ++c, q += W * kLanes, k += step) add_column<Step, rows, W>(k, stride, q, acc);
     if (begin > 0) {
 #pragma GCC unroll 8
       for (int r = 0; r < rows; ++r)
         for (int w = 0; w < W; ++w) acc[r][w] = add(load(scores + (r * W + w) * kLanes), acc[r][w]);
     }
     // Scaled last, as the definition reads: scaled queries would round every product differently.
-    if (end == args.head_dim) {
+    if (end == words) {
 #pragma GCC unroll 8
       for (int r = 0; r < rows; ++r) {
         for (int w = 0; w < W; ++w) {
@@ -142,35 +149,35 @@ inline void qk_rows(const QkArgs& args, int first, F (&row_max)[W], LinesAhead& 
 }
 
 // The last n < kRows rows of a run, if any.
-template <int rows, int W, bool is_packed>
+template <class Step, int rows, int W, bool is_packed>
 inline void qk_tail(const QkArgs& args, int first, F (&row_max)[W], LinesAhead& ahead) {
   if constexpr (rows > 0) {
     if (args.num_keys - first == rows) {
-      qk_rows<rows, W, is_packed>(args, first, row_max, ahead);
+      qk_rows<Step, rows, W, is_packed>(args, first, row_max, ahead);
     } else {
-      qk_tail<rows - 1, W, is_packed>(args, first, row_max, ahead);
+      qk_tail<Step, rows - 1, W, is_packed>(args, first, row_max, ahead);
     }
   }
 }
 
-template <int W, bool is_packed>
+template <class Step, int W, bool is_packed>
 __attribute__((noinline)) void qk_run(const QkArgs& args) {
   F row_max[W];
   for (int w = 0; w < W; ++w) row_max[w] = mul(load(args.max_in + w * kLanes), all(1 / args.unit));
   LinesAhead ahead(args.next);
   int j = 0;
   for (; j + kRows <= args.num_keys; j += kRows)
-    qk_rows<kRows, W, is_packed>(args, j, row_max, ahead);
-  qk_tail<kRows - 1, W, is_packed>(args, j, row_max, ahead);
+    qk_rows<Step, kRows, W, is_packed>(args, j, row_max, ahead);
+  qk_tail<Step, kRows - 1, W, is_packed>(args, j, row_max, ahead);
   for (int w = 0; w < W; ++w) store(args.max_out + w * kLanes, mul(row_max[w], all(args.unit)));
 }
 
 template <int W>
 void qk_block(const QkArgs& args) {
   if (args.row_stride == 1 && args.column_stride == kRows) {
-    qk_run<W, true>(args);
+    qk_run<Floats, W, true>(args);
   } else {
-    qk_run<W, false>(args);
+    qk_run<Floats, W, false>(args);
   }
 }
 
@@ -253,7 +260,9 @@ inline F finite_base(F row_max) {
   return select(equal(row_max, lowest), all(0.0f), row_max);
 }
 
-template <int W>
+// Weights of kPerWord keys in a row become one row of words, in place: a row of words is written
+// after the scores that lie there have been read.
+template <class Step, int W>
 __attribute__((noinline)) void softmax_block(const SoftmaxArgs& args) {
   constexpr int kWidth = W * kLanes;
   const F unit = all(args.unit);
@@ -263,24 +272,41 @@ __attribute__((noinline)) void softmax_block(const SoftmaxArgs& args) {
     for (int u = 0; u < 4; ++u) sum[u][w] = all(0.0f);
   }
   // Four sums by key modulo 4: leading masked keys, whose weight is 0, do not change the grouping.
-  float* at = args.scores;
+  const float* at = args.scores;
+  float* to = args.scores;
+  F first[W] = {};  // of a pair
   int j = 0;
-  for (; j + 4 <= args.num_keys; j += 4, at += 4 * kWidth) {
+  for (; j + 4 <= args.num_keys; j += 4, at += 4 * kWidth, to += 4 / Step::kPerWord * kWidth) {
 #pragma GCC unroll 4
     for (int u = 0; u < 4; ++u) {
       for (int w = 0; w < W; ++w) {
         const F p = exp_of(fms(load(at + u * kWidth + w * kLanes), unit, base[w]));
-        store(at + u * kWidth + w * kLanes, p);
         sum[u][w] = add(sum[u][w], p);
+        if constexpr (Step::kPerWord == 1) {
+          store(to + u * kWidth + w * kLanes, p);
+        } else {
+          if (u % 2 == 0) {
+            first[w] = p;
+          } else {
+            store(to + u / 2 * kWidth + w * kLanes, Step::word_of(first[w], p));
+          }
+        }
       }
     }
   }
   for (int u = 0; j < args.num_keys; ++j, ++u, at += kWidth) {
     for (int w = 0; w < W; ++w) {
       const F p = exp_of(fms(load(at + w * kLanes), unit, base[w]));
-      store(at + w * kLanes, p);
       for (int s = 0; s < 3; ++s)
         if (s == u) sum[s][w] = add(sum[s][w], p);
+      if constexpr (Step::kPerWord == 1) {
+        store(to + u * kWidth + w * kLanes, p);
+      } else {
+        const bool is_second = u % 2 != 0;
+        store(to + u / 2 * kWidth + w * kLanes,
+              Step::word_of(is_second ? first[w] : p, is_second ? p : all(0.0f)));
+        first[w] = p;
+      }
     }
   }
   for (int w = 0; w < W; ++w) {
@@ -292,7 +318,7 @@ __attribute__((noinline)) void softmax_block(const SoftmaxArgs& args) {
 }
 
 // A block of `rows` columns of V by W vectors of queries; the reduction runs along the keys.
-template <int rows, int W>
+template <class Step, int rows, int W>
 inline void pv_rows(const PvArgs& args, int first) {
   float* out = args.out + static_cast<int64_t>(first) * (W * kLanes);
   F acc[rows][W];
@@ -301,14 +327,26 @@ inline void pv_rows(const PvArgs& args, int first) {
     for (int w = 0; w < W; ++w) acc[r][w] = all(0.0f);
   const float* v = args.v + first / kRows * args.block_stride;
   const float* p = args.p;
+  const int whole = args.num_keys / Step::kPerWord;
 #pragma GCC unroll 4
-  for (int j = 0; j < args.num_keys; ++j, v += args.row_stride, p += W * kLanes) {
+  for (int n = 0; n < whole; ++n, v += args.row_stride, p += W * kLanes) {
     F b[W];
     for (int w = 0; w < W; ++w) b[w] = load(p + w * kLanes);
 #pragma GCC unroll 8
     for (int r = 0; r < rows; ++r) {
       const F a = all(v[r]);
-      for (int w = 0; w < W; ++w) acc[r][w] = fma(a, b[w], acc[r][w]);
+      for (int w = 0; w < W; ++w) acc[r][w] = Step::add_product(acc[r][w], b[w], a);
+    }
+  }
+  if constexpr (Step::kPerWord == 2) {
+    // The other half of the last value may be a key that is not of this run, and a NaN.
+    if (args.num_keys % 2 != 0) {
+#pragma GCC unroll 8
+      for (int r = 0; r < rows; ++r) {
+        const F a = Step::first_of(all(v[r]));
+        for (int w = 0; w < W; ++w)
+          acc[r][w] = Step::add_product(acc[r][w], load(p + w * kLanes), a);
+      }
     }
   }
   // A block is summed by itself and then added: its chain does not start from the running total.
@@ -325,22 +363,22 @@ inline void pv_rows(const PvArgs& args, int first) {
     for (int w = 0; w < W; ++w) store(out + (r * W + w) * kLanes, acc[r][w]);
 }
 
-template <int rows, int W>
+template <class Step, int rows, int W>
 inline void pv_tail(const PvArgs& args, int first) {
   if constexpr (rows > 0) {
     if (args.head_dim_v - first == rows) {
-      pv_rows<rows, W>(args, first);
+      pv_rows<Step, rows, W>(args, first);
     } else {
-      pv_tail<rows - 1, W>(args, first);
+      pv_tail<Step, rows - 1, W>(args, first);
     }
   }
 }
 
-template <int W>
+template <class Step, int W>
 __attribute__((noinline)) void pv_block(const PvArgs& args) {
   int c = 0;
-  for (; c + kRows <= args.head_dim_v; c += kRows) pv_rows<kRows, W>(args, c);
-  pv_tail<kRows - 1, W>(args, c);
+  for (; c + kRows <= args.head_dim_v; c += kRows) pv_rows<Step, kRows, W>(args, c);
+  pv_tail<Step, kRows - 1, W>(args, c);
 }
 
 #include "cpu/dropout.inl"
@@ -444,10 +482,12 @@ constexpr MicroKernels make_table(Isa isa) {
           .mask_content = mask_content,
           .evaluate = {evaluate_section<1>, evaluate_section<2>},
           .mask = {mask_block<1>, mask_block<2>},
-          .softmax = {softmax_block<1>, softmax_block<2>},
-          .pv = {pv_block<1>, pv_block<2>},
-          .narrow_qk = {narrow_qk<Fp32>, narrow_qk<Bf16>, narrow_qk<Fp16>, narrow_qk<E4m3>},
-          .narrow_pv = {narrow_pv<Fp32>, narrow_pv<Bf16>, narrow_pv<Fp16>, narrow_pv<E4m3>},
+          .softmax = {softmax_block<Floats, 1>, softmax_block<Floats, 2>},
+          .pv = {pv_block<Floats, 1>, pv_block<Floats, 2>},
+          .narrow_qk = {narrow_qk<Floats, Fp32>, narrow_qk<Floats, Bf16>, narrow_qk<Floats, Fp16>,
+                        narrow_qk<Floats, E4m3>},
+          .narrow_pv = {narrow_pv<Floats, Fp32>, narrow_pv<Floats, Bf16>, narrow_pv<Floats, Fp16>,
+                        narrow_pv<Floats, E4m3>},
           .drop = {drop_block<1>, drop_block<2>},
           .pack_k = {pack_keys<Fp32>, pack_keys<Bf16>, pack_keys<Fp16>, pack_keys<E4m3>},
           .pack_v = {pack_values<Fp32>, pack_values<Bf16>, pack_values<Fp16>, pack_values<E4m3>},

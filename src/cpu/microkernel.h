@@ -251,9 +251,33 @@ struct MicroKernels {
   int flops_per_round;
 };
 
+// The kernels that see operands of the two products, for one format of rows. An operand consists of
+// 32-bit words: each a float or, where per_word is 2, two bf16 that are neighbours along the
+// reduction (columns in q and k, keys in p and v), the first in the low half and a missing second
+// 0. Then k, q, p and v above, and their copies, are words; sizes count elements all the same, and
+// softmax leaves p as words where the first of the scores were.
+struct ProductKernels {
+  int per_word = 1;
+  void (*qk[kMaxVectors])(const QkArgs&) = {};
+  void (*softmax[kMaxVectors])(const SoftmaxArgs&) = {};
+  void (*pv[kMaxVectors])(const PvArgs&) = {};
+  void (*narrow_qk)(const NarrowQkArgs&) = nullptr;
+  void (*narrow_pv)(const NarrowPvArgs&) = nullptr;
+  void (*pack_k)(const PackKArgs&) = nullptr;
+  void (*pack_v)(const PackVArgs&) = nullptr;
+  void (*pack_q[kMaxVectors])(const TransposeArgs&) = {};
+  // [num_keys, width] floats become words in place; null where they are floats.
+  void (*join[kMaxVectors])(float* p, int num_keys) = {};
+  // As MicroKernels::fma_peak, of the instruction that adds up products.
+  float (*peak)(int64_t rounds) = nullptr;
+  int flops_per_round = 0;
+};
+
 extern const MicroKernels kScalarKernels;
 extern const MicroKernels kAvx2Kernels;    // x86-64 only
 extern const MicroKernels kAvx512Kernels;  // x86-64 only
 extern const MicroKernels kNeonKernels;    // 64-bit Arm only
+// bf16 by vdpbf16ps, beside kAvx512Kernels. x86-64 only.
+extern const ProductKernels kAvx512Bf16Products;
 
 }  // namespace sirdar::cpu

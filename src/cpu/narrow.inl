@@ -23,8 +23,9 @@ __attribute__((always_inline)) inline void prefetch_columns(const Prefetch& next
 template <class T>
 inline void transpose_keys(const void* const (&rows)[kLanes], int head_dim, float* transposed,
                            const Prefetch& next, int first) {
+  const int words = words_of<T>(head_dim);
   int c = 0;
-  for (; c + kLanes <= head_dim; c += kLanes) {
+  for (; (c + kLanes) * T::kPerWord <= head_dim; c += kLanes) {
     prefetch_columns<T>(next, first, c);
     F x[kLanes];
 #pragma GCC unroll 16
@@ -34,24 +35,26 @@ inline void transpose_keys(const void* const (&rows)[kLanes], int head_dim, floa
 #pragma GCC unroll 16
     for (int r = 0; r < kLanes; ++r) store(transposed + (c + r) * kLanes, x[r]);
   }
-  if (c == head_dim) return;
+  if (c == words) return;
   for (int r = 0; r < kLanes; ++r) {
+    const typename T::Raw* from = static_cast<const typename T::Raw*>(rows[r]) + c;
     float rest[kLanes];
-    decode_row<T>(static_cast<const typename T::Raw*>(rows[r]) + c, head_dim - c, rest);
-    for (int i = 0; i < head_dim - c; ++i) transposed[(c + i) * kLanes + r] = rest[i];
+    decode_row<T>(from, head_dim - c * T::kPerWord, rest);
+    for (int i = 0; i < words - c; ++i) transposed[(c + i) * kLanes + r] = rest[i];
   }
 }
 
 // Scores of kLanes keys for `count` lanes from `lane` on.
-template <int count>
+template <class Step, int count>
 inline void narrow_scores(const NarrowQkArgs& args, int lane, F* scores, F* row_max) {
+  const int words = (args.head_dim + Step::kPerWord - 1) / Step::kPerWord;
   const float* q = args.q + lane;
   const float* k = args.transposed;
   F acc[count];
 #pragma GCC unroll 8
   for (int n = 0; n < count; ++n) acc[n] = all(0.0f);
-  for (int begin = 0; begin < args.head_dim; begin += kChain) {
-    const int end = begin + kChain < args.head_dim ? begin + kChain : args.head_dim;
+  for (int begin = 0; begin < words; begin += kChain) {
+    const int end = begin + kChain < words ? begin + kChain : words;
     F part[count];
 #pragma GCC unroll 8
     for (int n = 0; n < count; ++n) part[n] = all(0.0f);
@@ -59,7 +62,7 @@ inline void narrow_scores(const NarrowQkArgs& args, int lane, F* scores, F* row_
     for (int c = begin; c < end; ++c, q += args.width, k += kLanes) {
       const F key = load(k);
 #pragma GCC unroll 8
-      for (int n = 0; n < count; ++n) part[n] = fma(key, all(q[n]), part[n]);
+      for (int n = 0; n < count; ++n) part[n] = Step::add_product(part[n], key, all(q[n]));
     }
 #pragma GCC unroll 8
     for (int n = 0; n < count; ++n) acc[n] = begin > 0 ? add(acc[n], part[n]) : part[n];
@@ -71,7 +74,7 @@ inline void narrow_scores(const NarrowQkArgs& args, int lane, F* scores, F* row_
   }
 }
 
-template <class T>
+template <class Step, class T>
 __attribute__((noinline)) void narrow_qk(const NarrowQkArgs& args) {
   F row_max[kNarrowLanes], scores[kNarrowLanes];
   for (int lane = 0; lane < kNarrowLanes; ++lane) scores[lane] = all(0.0f);
@@ -83,10 +86,13 @@ __attribute__((noinline)) void narrow_qk(const NarrowQkArgs& args) {
     for (int r = 0; r < kLanes; ++r) rows[r] = args.k_rows[j + (r < keys ? r : keys - 1)];
     transpose_keys<T>(rows, args.head_dim, args.transposed, args.next_k, j);
     int lane = 0;
-    for (; lane + 8 <= args.num_lanes; lane += 8) narrow_scores<8>(args, lane, scores, row_max);
-    for (; lane + 4 <= args.num_lanes; lane += 4) narrow_scores<4>(args, lane, scores, row_max);
-    for (; lane + 2 <= args.num_lanes; lane += 2) narrow_scores<2>(args, lane, scores, row_max);
-    for (; lane < args.num_lanes; ++lane) narrow_scores<1>(args, lane, scores, row_max);
+    for (; lane + 8 <= args.num_lanes; lane += 8)
+      narrow_scores<Step, 8>(args, lane, scores, row_max);
+    for (; lane + 4 <= args.num_lanes; lane += 4)
+      narrow_scores<Step, 4>(args, lane, scores, row_max);
+    for (; lane + 2 <= args.num_lanes; lane += 2)
+      narrow_scores<Step, 2>(args, lane, scores, row_max);
+    for (; lane < args.num_lanes; ++lane) narrow_scores<Step, 1>(args, lane, scores, row_max);
     for (int first = 0; first < args.width; first += kLanes) {
       F x[kLanes];
       for (int r = 0; r < kLanes; ++r) x[r] = scores[first + r];
@@ -106,10 +112,11 @@ __attribute__((noinline)) void narrow_qk(const NarrowQkArgs& args) {
   }
 }
 
-// acc[lane][column] += p[key][lane] * v[key][column] for some keys, lanes and vectors of columns.
-template <int lanes, int vectors>
-inline void narrow_values(const NarrowPvArgs& args, const float* const* v, const float* p, int keys,
-                          int lane, int column) {
+// acc[lane][column] += p[key][lane] * v[key][column] for the keys of some words, some lanes and
+// vectors of columns.
+template <class Step, int lanes, int vectors>
+inline void narrow_values(const NarrowPvArgs& args, const float* const* v, const float* p,
+                          int words, int lane, int column) {
   const int stride = round_up_to_lanes(args.head_dim_v);
   float* at = args.acc + lane * stride + column;
   F acc[lanes][vectors];
@@ -117,7 +124,7 @@ inline void narrow_values(const NarrowPvArgs& args, const float* const* v, const
   for (int n = 0; n < lanes; ++n)
 #pragma GCC unroll 8
     for (int i = 0; i < vectors; ++i) acc[n][i] = load(at + n * stride + i * kLanes);
-  for (int r = 0; r < keys; ++r, p += args.width) {
+  for (int r = 0; r < words; ++r, p += args.width) {
     F value[vectors];
 #pragma GCC unroll 8
     for (int i = 0; i < vectors; ++i) value[i] = load(v[r] + column + i * kLanes);
@@ -125,7 +132,7 @@ inline void narrow_values(const NarrowPvArgs& args, const float* const* v, const
     for (int n = 0; n < lanes; ++n) {
       const F weight = all(p[lane + n]);
 #pragma GCC unroll 8
-      for (int i = 0; i < vectors; ++i) acc[n][i] = fma(value[i], weight, acc[n][i]);
+      for (int i = 0; i < vectors; ++i) acc[n][i] = Step::add_product(acc[n][i], value[i], weight);
     }
   }
 #pragma GCC unroll 8
@@ -134,39 +141,44 @@ inline void narrow_values(const NarrowPvArgs& args, const float* const* v, const
     for (int i = 0; i < vectors; ++i) store(at + n * stride + i * kLanes, acc[n][i]);
 }
 
-template <int lanes, int vectors>
-inline int narrow_lanes(const NarrowPvArgs& args, const float* const* v, const float* p, int keys,
+template <class Step, int lanes, int vectors>
+inline int narrow_lanes(const NarrowPvArgs& args, const float* const* v, const float* p, int words,
                         int lane) {
   const int columns = round_up_to_lanes(args.head_dim_v);
   for (; lane + lanes <= args.num_lanes; lane += lanes) {
     int column = 0;
     for (; column + vectors * kLanes <= columns; column += vectors * kLanes)
-      narrow_values<lanes, vectors>(args, v, p, keys, lane, column);
+      narrow_values<Step, lanes, vectors>(args, v, p, words, lane, column);
     for (; column < columns; column += kLanes)
-      narrow_values<lanes, 1>(args, v, p, keys, lane, column);
+      narrow_values<Step, lanes, 1>(args, v, p, words, lane, column);
   }
   return lane;
 }
 
-template <class T>
+template <class Step, class T>
 __attribute__((noinline)) void narrow_pv(const NarrowPvArgs& args) {
   const int columns = round_up_to_lanes(args.head_dim_v);
   for (int n = 0; n < args.num_lanes * columns; ++n) args.acc[n] = 0;
-  const bool is_direct = sizeof(typename T::Raw) == sizeof(float) && columns == args.head_dim_v;
+  const bool is_direct = alignof(typename T::Raw) == alignof(float) && columns == args.head_dim_v;
   for (int j = 0; j < args.num_keys; j += kNarrowKeys) {
     const int keys = args.num_keys - j < kNarrowKeys ? args.num_keys - j : kNarrowKeys;
     const float* v[kNarrowKeys];
-    for (int r = 0; r < keys; ++r) {
-      const void* row = args.v_rows[j + r];
-      float* copy = args.values + r * columns;
-      v[r] = is_direct ? static_cast<const float*>(row) : copy;
-      prefetch_row(args.next_v, j + r);
-      if (!is_direct) decode_row<T>(row, args.head_dim_v, copy);
+    int words = 0;
+    for (int r = 0; r < keys; r += Step::kPerWord, ++words) {
+      const void* const* row = args.v_rows + j + r;
+      float* copy = args.values + words * columns;
+      v[words] = is_direct ? static_cast<const float*>(*row) : copy;
+      for (int n = 0; n < Step::kPerWord; ++n) prefetch_row(args.next_v, j + r + n);
+      if constexpr (Step::kPerWord == 2) {
+        interleave_rows(row, r + 1 < keys, args.head_dim_v, copy);
+      } else if (!is_direct) {
+        decode_row<T>(*row, args.head_dim_v, copy);
+      }
     }
-    const float* p = args.p + static_cast<int64_t>(j) * args.width;
-    int lane = narrow_lanes<kRows / 2, 4>(args, v, p, keys, 0);
-    lane = narrow_lanes<2, 4>(args, v, p, keys, lane);
-    narrow_lanes<1, 8>(args, v, p, keys, lane);
+    const float* p = args.p + static_cast<int64_t>(j / Step::kPerWord) * args.width;
+    int lane = narrow_lanes<Step, kRows / 2, 4>(args, v, p, words, 0);
+    lane = narrow_lanes<Step, 2, 4>(args, v, p, words, lane);
+    narrow_lanes<Step, 1, 8>(args, v, p, words, lane);
   }
   for (int lane = 0; lane < args.num_lanes; ++lane) {
     const float* acc = args.acc + lane * columns;

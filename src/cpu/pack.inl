@@ -21,28 +21,29 @@ inline void transpose4(F4 (&x)[4]) {
 
 template <class T>
 __attribute__((noinline)) void pack_keys(const PackKArgs& args) {
+  // The number of words is not kept: g++ would spill something else.
   RowBuffer buffers[4];
   for (int j = 0; j < args.num_keys; j += kRows) {
-    float* packed = args.packed + static_cast<int64_t>(j) * args.head_dim;
+    float* packed = args.packed + static_cast<int64_t>(j) * words_of<T>(args.head_dim);
     const void* const* rows = args.k_rows + j;
     const int num_rows = args.num_keys - j < kRows ? args.num_keys - j : kRows;
     int r = 0;
     for (; r + 4 <= num_rows; r += 4) {
       const float* k[4];
-      for (int i = 0; i < 4; ++i) k[i] = as_floats<T>(rows[r + i], args.head_dim, buffers[i]);
+      for (int i = 0; i < 4; ++i) k[i] = as_words<T>(rows[r + i], args.head_dim, buffers[i]);
       int c = 0;
-      for (; c + 4 <= args.head_dim; c += 4) {
+      for (; c + 4 <= words_of<T>(args.head_dim); c += 4) {
         F4 x[4];
         for (int i = 0; i < 4; ++i) x[i] = load4(k[i] + c);
         transpose4(x);
         for (int i = 0; i < 4; ++i) store4(packed + (c + i) * kRows + r, x[i]);
       }
-      for (; c < args.head_dim; ++c)
+      for (; c < words_of<T>(args.head_dim); ++c)
         for (int i = 0; i < 4; ++i) packed[c * kRows + r + i] = k[i][c];
     }
     for (; r < num_rows; ++r) {
-      const float* k = as_floats<T>(rows[r], args.head_dim, buffers[0]);
-      for (int c = 0; c < args.head_dim; ++c) packed[c * kRows + r] = k[c];
+      const float* k = as_words<T>(rows[r], args.head_dim, buffers[0]);
+      for (int c = 0; c < words_of<T>(args.head_dim); ++c) packed[c * kRows + r] = k[c];
     }
   }
 }
@@ -51,9 +52,9 @@ template <class T>
 __attribute__((noinline)) void pack_values(const PackVArgs& args) {
   const int full = args.head_dim_v / kRows * kRows, rest = args.head_dim_v - full;
   RowBuffer buffer;
-  for (int j = 0; j < args.num_keys; ++j) {
-    const float* v = as_floats<T>(args.v_rows[j], args.head_dim_v, buffer);
-    float* packed = args.packed + static_cast<int64_t>(j) * kRows;
+  for (int j = 0; j < args.num_keys; j += T::kPerWord) {
+    const float* v = value_words<T>(args.v_rows + j, args.num_keys - j, args.head_dim_v, buffer);
+    float* packed = args.packed + static_cast<int64_t>(j / T::kPerWord) * kRows;
     for (int c = 0; c < full; c += kRows, packed += args.block_stride)
       __builtin_memcpy(packed, v + c, sizeof(float) * kRows);
     for (int r = 0; r < rest; ++r) packed[r] = v[full + r];
@@ -67,15 +68,16 @@ __attribute__((noinline)) void pack_rows(const TransposeArgs& args) {
   for (int w = 0; w < W; ++w) {
     const void* const* rows = args.from_rows + w * kLanes;
     float* panel = args.panel + w * kLanes;
-    for (int c = 0; c < args.length; c += kLanes) {
-      const int count = args.length - c < kLanes ? args.length - c : kLanes;
+    for (int c = 0; c < words_of<T>(args.length); c += kLanes) {
+      const int left = words_of<T>(args.length) - c, count = left < kLanes ? left : kLanes;
+      const int elements = T::kPerWord == 1 ? count : args.length - c * T::kPerWord;
       F x[kLanes];
 #pragma GCC unroll 16
       for (int r = 0; r < kLanes; ++r) {
         x[r] = all(0.0f);
         if (rows[r] == nullptr) continue;
         const typename T::Raw* from = static_cast<const typename T::Raw*>(rows[r]) + c;
-        x[r] = count == kLanes ? T::decode(from) : decode_part<T>(from, count);
+        x[r] = elements >= kLanes * T::kPerWord ? T::decode(from) : decode_part<T>(from, elements);
       }
       transpose(x);
 #pragma GCC unroll 16
@@ -124,7 +126,7 @@ __attribute__((noinline)) bool has_nonfinite(const void* const* rows, int num_ro
   F sum = all(0.0f);
   float rest = 0;
   for (int j = 0; j < num_rows; ++j) {
-    const float* row = as_floats<T>(rows[j], columns, buffer);
+    const float* row = as_words<T>(rows[j], columns, buffer);
     int c = 0;
     for (; c + kLanes <= columns; c += kLanes) sum = fma(load(row + c), all(0.0f), sum);
     for (; c < columns; ++c) rest += row[c] * 0.0f;

@@ -38,12 +38,12 @@ double timed(int num_threads, const Work& work) {
 
 }  // namespace
 
-double measure_peak_flops(Isa isa, int num_threads, double seconds) {
-  const MicroKernels& kernels = kernels_for(isa);
+double measure_peak_flops(Isa isa, DType dtype, int num_threads, double seconds) {
+  const ProductKernels kernels = product_kernels_for(isa, dtype);
   std::vector<float> kept(static_cast<size_t>(num_threads));
   const auto run = [&](int64_t rounds) {
     return timed(num_threads,
-                 [&](int thread) { kept[static_cast<size_t>(thread)] = kernels.fma_peak(rounds); });
+                 [&](int thread) { kept[static_cast<size_t>(thread)] = kernels.peak(rounds); });
   };
   // Also wakes the wide units: the first microseconds run slower.
   const int64_t probe = 20000;

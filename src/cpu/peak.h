@@ -1,14 +1,16 @@
-// How many fp32 multiply-adds this machine does per second, measured: what percentages of a
+// How many multiply-adds this machine does per second, measured: what percentages of a
 // roofline are taken of.
 #pragma once
 
 #include <sirdar/device.hpp>
+#include <sirdar/tensor.hpp>
 
 namespace sirdar::cpu {
 
-// FLOP/s of `num_threads` threads doing independent register FMAs of `isa` (which must run here) at
-// once for about `seconds`; the smallest rate that all keep up together.
-double measure_peak_flops(Isa isa, int num_threads, double seconds);
+// FLOP/s of `num_threads` threads doing independent multiply-adds in registers, as the forward does
+// them with `isa` (which must run here) for inputs of `dtype`, at once for about `seconds`; the
+// smallest rate that all keep up together.
+double measure_peak_flops(Isa isa, DType dtype, int num_threads, double seconds);
 
 // Bytes per second that `num_threads` threads read together from memory far larger than the caches.
 double measure_read_bandwidth(int num_threads, double seconds);

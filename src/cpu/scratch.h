@@ -38,6 +38,7 @@ struct TileShape {
   int block_n = 0, head_dim = 0, head_dim_v = 0;
   int group_blocks = 1;  // blocks of keys that are packed together
   int rows = 0;          // of a register block
+  int per_word = 1;      // elements of q, k, v and p in a 32-bit word of the kernels
   int group = 1;         // query heads per K/V head
   bool has_bias = false, has_dropout = false;
   const Expressions* expressions = nullptr;  // null: none
@@ -54,8 +55,10 @@ struct TileShape {
   }
   int num_lanes() const { return width * num_panels; }
   int64_t group_n() const { return int64_t{group_blocks} * block_n; }
-  // Floats of a packed block.
-  int64_t packed_keys() const { return int64_t{block_n + rows} * head_dim; }
+  // Words of a row of q and k.
+  int key_words() const { return (head_dim + per_word - 1) / per_word; }
+  // Words of a packed block.
+  int64_t packed_keys() const { return int64_t{block_n + rows} * key_words(); }
   int64_t packed_values() const { return value_stride() * ((head_dim_v + rows - 1) / rows); }
   // Keys that a panel may skip at the start of a block come in runs of this many: whole register
   // blocks, and whole groups of the four that sums and dropout work in.
@@ -63,7 +66,7 @@ struct TileShape {
   int num_steps() const { return (block_n + key_step() - 1) / key_step(); }
   // Between the column blocks of packed values: one line more than they fill, or all blocks would
   // start in the same set of the cache.
-  int64_t value_stride() const { return int64_t{block_n} * rows + 16; }
+  int64_t value_stride() const { return int64_t{block_n} / per_word * rows + 16; }
 };
 
 // What a tile knows after some of its keys.
@@ -114,8 +117,8 @@ struct LaneQuery {
 
 struct Scratch {
   AccumulatorState segment, total;
-  float* q;              // [panel][head_dim][lane] of a chunk of panels
-  float* scores;         // [block_n][lane]
+  float* q;              // [panel][words of head_dim][lane] of a chunk of panels
+  float* scores;         // [block_n][lane], then weights in words
   float* new_max;        // [lane]
   float* part_max;       // [lane]
   float* alpha;          // [lane]
@@ -142,7 +145,7 @@ struct Scratch {
         keys_now(carver, shape, 0),
         keys_next(carver, shape, shape.group_blocks) {
     const int64_t lanes = shape.num_lanes(), width = shape.width, block_n = shape.block_n;
-    q = carver.take<float>(int64_t{shape.chunk_panels()} * width * shape.head_dim);
+    q = carver.take<float>(int64_t{shape.chunk_panels()} * width * shape.key_words());
     scores = carver.take<float>(block_n * width);
     new_max = carver.take<float>(width);
     part_max = carver.take<float>(width);

@@ -79,6 +79,9 @@ std::vector<Variant> variants(const Problem& problem) {
       continue;
     }
     for (const char* isa : {"scalar", "neon", "avx2", "avx512", "avx512_bf16"}) {
+      // The others are computed by the kernels of avx512.
+      const bool is_paired = problem.op == Op::forward && problem.dtype_q == DType::bf16;
+      if (!is_paired && std::string_view(isa) == "avx512_bf16") continue;
       for (const int threads : {1, 2}) {
         const Variant variant{name, isa, threads};
         if (Plan::create(problem, variant.options()).ok()) accepted.push_back(variant);

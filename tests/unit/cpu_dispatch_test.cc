@@ -13,9 +13,25 @@ Isa chosen(const char* device) { return choose_isa(recorded(device), "").value()
 
 #if defined(__x86_64__)
 TEST(CpuDispatch, TakesTheBestKernelsOfEachMachine) {
-  EXPECT_EQ(chosen("zen4"), Isa::avx512);
+  EXPECT_EQ(chosen("zen4"), Isa::avx512_bf16);
   EXPECT_EQ(chosen("emerald_rapids"), Isa::avx512);
   EXPECT_EQ(chosen("avx2"), Isa::avx2);
+}
+
+TEST(CpuDispatch, OnlyTheForwardOfBf16HasKernelsForAvx512Bf16) {
+  const auto chosen_for = [](const char* problem, const char* forced) {
+    return choose_isa(recorded("zen4"), forced, Problem::parse(problem).value()).value();
+  };
+  for (const char* forced : {"", "avx512_bf16"}) {
+    EXPECT_EQ(chosen_for("fwd s64 bf16", forced), Isa::avx512_bf16);
+    EXPECT_EQ(chosen_for("fwd s64 fp32", forced), Isa::avx512);
+    EXPECT_EQ(chosen_for("fwd s64 fp16", forced), Isa::avx512);
+    EXPECT_EQ(chosen_for("bwd s64 bf16", forced), Isa::avx512);
+  }
+  EXPECT_EQ(chosen_for("fwd s64 bf16", "avx512"), Isa::avx512);
+  EXPECT_EQ(product_kernels_for(Isa::avx512_bf16, DType::bf16).per_word, 2);
+  EXPECT_EQ(product_kernels_for(Isa::avx512_bf16, DType::fp32).per_word, 1);
+  EXPECT_EQ(product_kernels_for(Isa::avx512, DType::bf16).per_word, 1);
 }
 
 TEST(CpuDispatch, ForcesWeakerKernels) {

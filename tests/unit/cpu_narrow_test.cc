@@ -50,12 +50,12 @@ struct Sizes {
 };
 
 struct Fixture {
-  const MicroKernels& kernels;
+  const MicroKernels& table;
+  const ProductKernels& kernels;
   DType dtype;
   Sizes sizes;
-  int vectors = sizes.num_lanes <= kernels.lanes ? 1 : 2;
-  int width = vectors * kernels.lanes;
-  size_t format = static_cast<size_t>(dtype);
+  int vectors = sizes.num_lanes <= table.lanes ? 1 : 2;
+  int width = vectors * table.lanes;
   Rows rows{dtype, sizes.num_keys, sizes.columns, 7};
   std::vector<float> scratch = std::vector<float>(size_t{64} * 1024 + kPad);
 
@@ -68,19 +68,31 @@ struct Fixture {
     }
     return x;
   }
+  // Operands: as above, or pairs of bf16.
+  std::vector<float> words(int elements, uint32_t seed) const {
+    const int count = (elements + kernels.per_word - 1) / kernels.per_word;
+    std::vector<float> x = lanes(count, seed);
+    if (kernels.per_word == 1) return x;
+    for (float& word : x) {
+      const uint16_t halves[2] = {float_to_bf16(word), float_to_bf16(-0.7f * word)};
+      std::memcpy(&word, halves, sizeof(word));
+    }
+    return x;
+  }
 };
 
 void expect_same_scores(Fixture& f) {
-  const int rows = f.kernels.rows, keys = f.sizes.num_keys, head_dim = f.sizes.columns;
-  const std::vector<float> q = f.lanes(head_dim, 3);
+  const int rows = f.table.rows, keys = f.sizes.num_keys, head_dim = f.sizes.columns;
+  const int words = (head_dim + f.kernels.per_word - 1) / f.kernels.per_word;
+  const std::vector<float> q = f.words(head_dim, 3);
   const std::vector<float> max_in(static_cast<size_t>(f.width),
                                   -std::numeric_limits<float>::infinity());
   std::vector<float> packed(static_cast<size_t>((keys + rows) * head_dim));
   std::vector<float> wide(static_cast<size_t>(keys * f.width)), narrow(wide.size());
   std::vector<float> wide_max(max_in.size()), narrow_max(max_in.size());
-  f.kernels.pack_k[f.format]({f.rows.at.data(), packed.data(), keys, head_dim});
+  f.kernels.pack_k({f.rows.at.data(), packed.data(), keys, head_dim});
   f.kernels.qk[f.vectors - 1]({.k = packed.data(),
-                               .block_stride = rows * head_dim,
+                               .block_stride = rows * words,
                                .row_stride = 1,
                                .column_stride = rows,
                                .q = q.data(),
@@ -90,17 +102,17 @@ void expect_same_scores(Fixture& f) {
                                .scale = 0.3f,
                                .num_keys = keys,
                                .head_dim = head_dim});
-  f.kernels.narrow_qk[f.format]({.k_rows = f.rows.at.data(),
-                                 .q = q.data(),
-                                 .scores = narrow.data(),
-                                 .max_in = max_in.data(),
-                                 .max_out = narrow_max.data(),
-                                 .transposed = f.scratch.data(),
-                                 .scale = 0.3f,
-                                 .num_keys = keys,
-                                 .head_dim = head_dim,
-                                 .num_lanes = f.sizes.num_lanes,
-                                 .width = f.width});
+  f.kernels.narrow_qk({.k_rows = f.rows.at.data(),
+                       .q = q.data(),
+                       .scores = narrow.data(),
+                       .max_in = max_in.data(),
+                       .max_out = narrow_max.data(),
+                       .transposed = f.scratch.data(),
+                       .scale = 0.3f,
+                       .num_keys = keys,
+                       .head_dim = head_dim,
+                       .num_lanes = f.sizes.num_lanes,
+                       .width = f.width});
   EXPECT_EQ(wide, narrow);
   for (int lane = 0; lane < f.sizes.num_lanes; ++lane) {
     EXPECT_EQ(wide_max[static_cast<size_t>(lane)], narrow_max[static_cast<size_t>(lane)]) << lane;
@@ -108,12 +120,12 @@ void expect_same_scores(Fixture& f) {
 }
 
 void expect_same_values(Fixture& f, bool is_first) {
-  const int rows = f.kernels.rows, keys = f.sizes.num_keys, columns = f.sizes.columns;
+  const int rows = f.table.rows, keys = f.sizes.num_keys, columns = f.sizes.columns;
   const int blocks = (columns + rows - 1) / rows;
-  const std::vector<float> p = f.lanes(keys, 11), alpha = f.lanes(1, 5);
+  const std::vector<float> p = f.words(keys, 11), alpha = f.lanes(1, 5);
   std::vector<float> packed(static_cast<size_t>(keys * rows * blocks));
   std::vector<float> wide = f.lanes(columns, 13), narrow = wide;
-  f.kernels.pack_v[f.format]({f.rows.at.data(), packed.data(), keys * rows, keys, columns});
+  f.kernels.pack_v({f.rows.at.data(), packed.data(), keys * rows, keys, columns});
   f.kernels.pv[f.vectors - 1]({.v = packed.data(),
                                .row_stride = rows,
                                .block_stride = keys * rows,
@@ -123,17 +135,17 @@ void expect_same_values(Fixture& f, bool is_first) {
                                .is_first = is_first,
                                .num_keys = keys,
                                .head_dim_v = columns});
-  f.kernels.narrow_pv[f.format]({.v_rows = f.rows.at.data(),
-                                 .p = p.data(),
-                                 .alpha = alpha.data(),
-                                 .out = narrow.data(),
-                                 .acc = f.scratch.data(),
-                                 .values = f.scratch.data() + size_t{32} * 1024,
-                                 .is_first = is_first,
-                                 .num_keys = keys,
-                                 .head_dim_v = columns,
-                                 .num_lanes = f.sizes.num_lanes,
-                                 .width = f.width});
+  f.kernels.narrow_pv({.v_rows = f.rows.at.data(),
+                       .p = p.data(),
+                       .alpha = alpha.data(),
+                       .out = narrow.data(),
+                       .acc = f.scratch.data(),
+                       .values = f.scratch.data() + size_t{32} * 1024,
+                       .is_first = is_first,
+                       .num_keys = keys,
+                       .head_dim_v = columns,
+                       .num_lanes = f.sizes.num_lanes,
+                       .width = f.width});
   for (int c = 0; c < columns; ++c) {
     for (int lane = 0; lane < f.sizes.num_lanes; ++lane) {
       const size_t at = static_cast<size_t>(c * f.width + lane);
@@ -146,17 +158,20 @@ TEST(CpuNarrow, GivesTheBitsOfTheGeneralKernels) {
   const Sizes sizes[] = {{1, 1, 1},  {17, 16, 1},  {40, 33, 2},  {64, 64, 3},  {31, 80, 4},
                          {50, 7, 7}, {33, 128, 8}, {96, 72, 11}, {24, 512, 16}};
   const Device host = Device::host();
-  for (const char* isa : {"scalar", "neon", "avx2", "avx512"}) {
+  for (const char* isa : {"scalar", "neon", "avx2", "avx512", "avx512_bf16"}) {
     const Result<Isa> usable = choose_isa(host, isa);
     if (!usable.ok()) continue;
     for (const DType dtype : {DType::fp32, DType::bf16, DType::fp16, DType::fp8_e4m3}) {
+      const ProductKernels products = product_kernels_for(usable.value(), dtype);
+      if (usable.value() == Isa::avx512_bf16 && products.per_word == 1)
+        continue;  // those of avx512
       for (const Sizes& one : sizes) {
         const MicroKernels& kernels = kernels_for(usable.value());
         if (one.num_lanes > 2 * kernels.lanes) continue;
         SCOPED_TRACE(std::string(isa) + " " + std::string(name_of(dtype)) + " keys " +
                      std::to_string(one.num_keys) + " columns " + std::to_string(one.columns) +
                      " lanes " + std::to_string(one.num_lanes));
-        Fixture fixture{kernels, dtype, one};
+        Fixture fixture{kernels, products, dtype, one};
         expect_same_scores(fixture);
         expect_same_values(fixture, true);
         expect_same_values(fixture, false);
