@@ -11,6 +11,10 @@ namespace {
 
 std::atomic<const Driver*> installed{nullptr};
 
+// The driver reads these as its own.
+static_assert(sizeof(LaunchAttribute) == 72 && offsetof(LaunchAttribute, value) == 8);
+static_assert(sizeof(LaunchRecord) == 56 && offsetof(LaunchRecord, stream) == 32);
+
 Status no_driver(std::string reason) {
   return Status(StatusCode::device_error, fmt::format("driver: {}", reason), "driver");
 }
@@ -42,7 +46,6 @@ const char* bind_all(void* library, Driver& table) {
   bind("cuLibraryUnload", table.library_unload);
   bind("cuLibraryGetKernel", table.library_kernel);
   bind("cuKernelGetFunction", table.kernel_function);
-  bind("cuKernelGetAttribute", table.kernel_get);
   bind("cuKernelSetAttribute", table.kernel_set);
   bind("cuLaunchKernelEx", table.launch);
   bind("cuCtxSynchronize", table.context_synchronize);

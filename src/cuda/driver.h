@@ -22,9 +22,9 @@ using CuFunction = struct CuFunctionObject*;
 
 // Values of the driver's enumerations that are used.
 namespace attribute {
-inline constexpr int kNumSms = 16, kClockRate = 13, kL2Bytes = 38, kMajor = 75, kMinor = 76,
+inline constexpr int kNumSms = 16, kL2Bytes = 38, kMajor = 75, kMinor = 76,
                      kSmemOptin = 97;                           // of a device
-inline constexpr int kLocalBytes = 3, kMaxDynamicShared = 8;    // of a kernel
+inline constexpr int kMaxDynamicShared = 8;                     // of a kernel
 inline constexpr int kClusterDimension = 4, kProgrammatic = 6;  // of a launch
 }  // namespace attribute
 
@@ -68,7 +68,6 @@ struct Driver {
   CuResult (*library_unload)(CuLibrary);
   CuResult (*library_kernel)(CuKernel*, CuLibrary, const char* name);
   CuResult (*kernel_function)(CuFunction*, CuKernel);
-  CuResult (*kernel_get)(int* value, int attribute, CuKernel, CuDevice);
   CuResult (*kernel_set)(int attribute, int value, CuKernel, CuDevice);
   CuResult (*launch)(const LaunchRecord*, CuFunction, void** params, void** extra);
   CuResult (*context_synchronize)();

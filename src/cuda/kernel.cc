@@ -34,13 +34,22 @@ Status not_loadable(const Driver& driver, CuResult error, const jit::CompiledKer
                 "kernel");
 }
 
-// Is the machine code for this GPU? Code with "a" runs on its own generation alone.
-Status check_arch(const jit::CompiledKernel& code, const Device& device) {
-  if (device.kind == DeviceKind::cuda && code.report.arch == jit::arch_of(device)) return {};
-  return Status(StatusCode::unsupported,
-                fmt::format("device: {} is for {} and {} is {}; plan for the GPU that is there.",
-                            code.report.entry, code.report.arch, device.name,
-                            device.kind == DeviceKind::cuda ? jit::arch_of(device) : "a CPU"),
+// A plan may be made for a machine that is elsewhere; its code runs on one generation alone.
+Status check_device(const Device& device) {
+  if (device.kind != DeviceKind::cuda)
+    return Status(StatusCode::unsupported,
+                  fmt::format("device: {} is a CPU and the kernel is for a GPU; plan for one "
+                              "(Device::cuda).",
+                              device.name),
+                  "device");
+  const Result<Device> here = Device::cuda(device.index);
+  if (!here.ok()) return here.status();
+  if (here.value().arch == device.arch) return {};
+  return Status(StatusCode::device_error,
+                fmt::format("device: the plan is for {} (sm_{}) and device {} here is {} (sm_{}); "
+                            "make the plan for Device::cuda({}).",
+                            device.name, device.arch, device.index, here.value().name,
+                            here.value().arch, device.index),
                 "device");
 }
 
@@ -52,10 +61,10 @@ Kernel::~Kernel() {
 
 Result<KernelPtr> load_kernel(const KernelSource& source, const Device& device,
                               const std::string& problem) {
+  if (Status status = check_device(device); !status.ok()) return status;
   Result<jit::CompiledKernelPtr> compiled = jit::compile(source, jit::arch_of(device), problem);
   if (!compiled.ok()) return compiled.status();
   const jit::CompiledKernelPtr code = compiled.value();
-  if (Status status = check_arch(*code, device); !status.ok()) return status;
   const Result<const Driver*> found = driver();
   if (!found.ok()) return found.status();
   const Driver& api = *found.value();

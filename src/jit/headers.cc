@@ -68,10 +68,10 @@ std::string_view included_name(std::string_view line) {
 std::vector<std::string> includes_of(std::string_view text) {
   std::vector<std::string> names;
   while (!text.empty()) {
-    const size_t end = std::min(text.find('\n'), text.size() - 1);
+    const size_t end = std::min(text.find('\n'), text.size());
     const std::string_view name = included_name(text.substr(0, end));
     if (!name.empty()) names.emplace_back(name);
-    text.remove_prefix(end + 1);
+    text.remove_prefix(std::min(end + 1, text.size()));
   }
   return names;
 }

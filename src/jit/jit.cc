@@ -221,8 +221,9 @@ Result<CompiledKernelPtr> compile(const KernelSource& source, std::string_view a
   const Settings now = settings();
   const Result<Request> request = make_request(source, arch, problem, now);
   if (!request.ok()) return request.status();
-  // Kernels of one digest differ by the compiler at most, which may be set between two calls.
-  const std::string key = request.value().digest + now.nvrtc.string();
+  // Options may be set between two calls: another compiler, another cache to fill.
+  const std::string key =
+      fmt::format("{}\n{}\n{}", request.value().digest, now.nvrtc.string(), now.cache_dir.string());
   std::promise<Result<CompiledKernelPtr>> promise;
   std::shared_future<Result<CompiledKernelPtr>> future;
   bool is_ours = false;

@@ -20,6 +20,6 @@ inline double tanh_of(double x) { return __builtin_tanh(x); }
 #endif
 
 template <class T>
-inline constexpr T kInfinity = static_cast<T>(__builtin_inff());
+inline constexpr T kInfinity = static_cast<T>(__builtin_bit_cast(float, 0x7f800000u));
 
 }  // namespace sirdar
