@@ -1,29 +1,128 @@
-// The verbs about compiled kernels. This build plans for CPUs only, so they have nothing to act on
-// and say so.
+// compile: the kernels of problems, made without a GPU, and what they take.
 #include "commands.h"
+#include "jit/jit.h"
+#include "parse.h"
+#include "plan/implementation.h"
+#include "progress.h"
 
 #include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <optional>
 
 namespace sirdar::cli {
 namespace {
 
-Action refuse(CLI::App& app, const char* sentence) {
-  app.allow_extras();
-  return [sentence] { return fail(sentence); };
+struct CompileFlags {
+  std::vector<std::string> words;
+  std::optional<std::string> arch;
+  bool is_json = false;
+};
+
+struct Row {
+  std::string implementation;
+  jit::CompiledKernelPtr kernel;
+  std::string problem;
+};
+
+// A recorded machine of each architecture that there are kernels for.
+Result<Device> device_of(const std::string& arch) {
+  if (arch == "sm_90a") return Device::named("h200");
+  return bad_flag("--arch", fmt::format("'{}' is unknown; only 'sm_90a' has kernels.", arch));
+}
+
+nlohmann::ordered_json to_json(const Row& row) {
+  const jit::CompileReport& r = row.kernel->report;
+  return {{"problem", row.problem},
+          {"implementation", row.implementation},
+          {"kernel", r.entry},
+          {"arch", r.arch},
+          {"nvrtc", r.nvrtc},
+          {"origin", jit::name_of(row.kernel->origin)},
+          {"threads", r.threads},
+          {"registers", r.registers},
+          {"spill_store_bytes", r.spill_store_bytes},
+          {"spill_load_bytes", r.spill_load_bytes},
+          {"stack_bytes", r.stack_bytes},
+          {"shared_bytes", r.shared_bytes},
+          {"static_shared_bytes", r.static_shared_bytes},
+          {"compile_ms", r.compile_ms},
+          {"cpu_ms", r.cpu_ms},
+          {"cubin_bytes", r.cubin_bytes},
+          {"remarks", r.remarks},
+          {"entry", row.kernel->name}};
+}
+
+void print_header() {
+  fmt::print("{:<44} {:>9} {:>7} {:>8} {:>7} {:>7} {:>8}  {}\n", "kernel", "registers", "spills",
+             "shared B", "ms", "CPU ms", "cubin B", "from");
+}
+
+void print_row(const Row& row) {
+  const jit::CompileReport& r = row.kernel->report;
+  fmt::print("{:<44} {:>9} {:>7} {:>8} {:>7} {:>7} {:>8}  {}\n", r.entry, r.registers,
+             r.spill_store_bytes + r.spill_load_bytes, r.shared_bytes + r.static_shared_bytes,
+             r.compile_ms, r.cpu_ms, r.cubin_bytes, jit::name_of(row.kernel->origin));
+  for (const std::string& remark : r.remarks) fmt::print("  {}\n", remark);
+}
+
+int compile_all(const CompileFlags& flags) {
+  const Result<std::vector<Problem>> problems = read_problems(flags.words);
+  if (!problems.ok()) return fail(problems.status());
+  const Result<std::string> arch = parse_word("--arch", flags.arch, "sm_90a");
+  if (!arch.ok()) return fail(arch.status());
+  const Result<Device> device = device_of(arch.value());
+  if (!device.ok()) return fail(device.status());
+  // All are known to exist before the first takes its second.
+  std::vector<KernelsOf> wanted;
+  for (const Problem& problem : problems.value()) {
+    const Result<KernelsOf> kernels = kernels_of(problem, device.value());
+    if (!kernels.ok()) return fail(kernels.status());
+    wanted.push_back(kernels.value());
+  }
+  Progress progress("compile");
+  bool is_first = true, is_clean = true;
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    const std::string problem = problems.value()[i].str();
+    progress.show(static_cast<int64_t>(i), static_cast<int64_t>(wanted.size()), problem);
+    for (const KernelSource& source : wanted[i].sources) {
+      const auto kernel = jit::compile(source, arch.value(), problem);
+      progress.clear();
+      if (!kernel.ok()) return fail(kernel.status());
+      const Row row{wanted[i].implementation, kernel.value(), problem};
+      if (is_first && !flags.is_json) print_header();
+      is_first = false;
+      is_clean = is_clean && kernel.value()->report.is_clean();
+      if (flags.is_json) {
+        fmt::print("{}\n", to_json(row).dump());
+      } else {
+        print_row(row);
+      }
+    }
+  }
+  if (Status status = flush_output(); !status.ok()) return fail(status);
+  return is_clean ? kExitOk : kExitCheckFailed;
 }
 
 }  // namespace
 
 Action declare_compile(CLI::App& app) {
-  return refuse(app,
-                "compile: this build has no kernels that are compiled at run time, only CPU code "
-                "compiled with it; 'sirdar explain PROBLEM' shows what runs.");
-}
-
-Action declare_cache(CLI::App& app) {
-  return refuse(app,
-                "cache: this build compiles no kernels at run time and so keeps no cache; there is "
-                "nothing to list, verify, clear or pack.");
+  auto flags = std::make_shared<CompileFlags>();
+  app.add_option("PROBLEM", flags->words, "problem strings, or suites of them (*.txt)")
+      ->type_name("");
+  app.add_option("--arch", flags->arch, "sm_90a (default)")->type_name("NAME");
+  add_switch(app, "--json", flags->is_json, "one JSON object a line instead of the table");
+  app.footer(
+      "Kernels go into the cache (SIRDAR_CACHE_DIR); 'from' says whether they were there. Exit "
+      "code "
+      "1:\none spills registers, or the assembler makes its products wait.\n"
+      "Examples:\n"
+      "  sirdar compile 'fwd b2 s4096 h16 d128 bf16 causal'\n"
+      "  SIRDAR_CACHE_DIR=kernels sirdar compile suite.txt --json");
+  return [flags] { return compile_all(*flags); };
 }
 
 }  // namespace sirdar::cli

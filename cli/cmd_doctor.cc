@@ -1,7 +1,7 @@
 // doctor: this program, this machine, and what will run on it.
 #include "commands.h"
 #include "core/device.h"
-#include "gpu_presence.h"
+#include "cuda_presence.h"
 #include "implementations.h"
 
 #include <CLI/CLI.hpp>
@@ -60,15 +60,14 @@ void print_switches() {
   struct Switch {
     const char *name, *effect;
   };
-  // The switches for compiled kernels exist, but this build compiles none.
   constexpr Switch kSwitches[] = {
       {"SIRDAR_LOG", "notices go to stderr"},
       {"SIRDAR_FORCE", "the implementation to take"},
       {"SIRDAR_NUM_THREADS", "threads"},
-      {"SIRDAR_CACHE_DIR", "no effect: this build compiles no kernels"},
-      {"SIRDAR_KERNEL_DIR", "no effect: this build compiles no kernels"},
-      {"SIRDAR_DUMP", "no effect: this build compiles no kernels"},
-      {"SIRDAR_NO_JIT", "no effect: this build compiles no kernels"}};
+      {"SIRDAR_CACHE_DIR", "where compiled kernels are kept, then packs"},
+      {"SIRDAR_KERNEL_DIR", "device code that stands in for the library's own"},
+      {"SIRDAR_DUMP", "where kernels are written for people to read"},
+      {"SIRDAR_NO_JIT", "1: kernels are not compiled, only found"}};
   bool is_any_set = false;
   for (const Switch& one : kSwitches) {
     const char* value = std::getenv(one.name);
@@ -82,9 +81,9 @@ void print_switches() {
 int doctor() {
   print_machine(Device::host());
   print_choices();
-  fmt::print("gpu          {}\n", gpu_presence());
-  fmt::print("nvrtc        {}\n", nvrtc_presence());
-  fmt::print("             this build has no CUDA implementation; everything runs on the CPU\n");
+  fmt::print("gpu          {}\n", describe_gpus());
+  fmt::print("nvrtc        {}\n", describe_nvrtc());
+  fmt::print("kernels      {}\n", describe_cache());
   print_switches();
   return kExitOk;
 }

@@ -41,6 +41,7 @@ struct Decision {
   Device device;
   std::optional<Plan> plan;
   std::vector<Refusal> refusals;
+  bool is_host = false;  // planned for the CPU because no other device was named
 };
 
 // The tiles of the plan, where its config has them; else tiles to draw with.
@@ -54,6 +55,14 @@ Json tiles_of(const Decision& decision) {
   if (!counts) return nullptr;
   return {{"block_m", block_m},   {"block_n", block_n},  {"empty", counts->none},
           {"part", counts->part}, {"full", counts->all}, {"only_data_tell", counts->unknown}};
+}
+
+// Why a plan for this machine's CPU is not one for a GPU.
+std::string why_not_cuda() {
+  const Result<Device> gpu = Device::cuda(0);
+  if (!gpu.ok()) return "not used: " + gpu.status().message();
+  return fmt::format("not used: the plan is for the CPU; --device cuda plans for {}",
+                     gpu.value().name);
 }
 
 Json as_json(const Decision& decision) {
@@ -70,6 +79,7 @@ Json as_json(const Decision& decision) {
   json["tiles"] = tiles_of(decision);
   const auto peaks = recorded_peaks(decision.device, decision.problem.dtype_q);
   json["roofline_seconds"] = peaks ? Json(roofline_seconds(cost, *peaks)) : Json(nullptr);
+  json["cuda"] = decision.is_host ? Json(why_not_cuda()) : Json(nullptr);
   json["refusals"] = Json::array();
   for (const Refusal& refusal : decision.refusals) {
     json["refusals"].push_back(
@@ -79,13 +89,15 @@ Json as_json(const Decision& decision) {
 }
 
 std::string as_text(const Decision& decision) {
-  if (decision.plan) return decision.plan->explain();
+  const std::string cuda =
+      decision.is_host ? fmt::format("cuda            {}\n", why_not_cuda()) : std::string();
+  if (decision.plan) return decision.plan->explain() + cuda;
   std::string text = fmt::format("problem         {}\ndevice          {}\nimplementation  none\n",
                                  decision.problem.str(), decision.device.name);
   for (const Refusal& refusal : decision.refusals) {
     text += fmt::format("refused         {}: {}\n", refusal.implementation, refusal.reason);
   }
-  return text;
+  return text + cuda;
 }
 
 // "M,N"
@@ -195,7 +207,8 @@ int explain(const ExplainFlags& flags) {
   if (!device.ok()) return fail(device.status());
   if (flags.svg && flags.svg->empty()) return fail("--svg: is empty; name a file.");
 
-  Decision decision{problems.value().front(), device.value(), std::nullopt, {}};
+  Decision decision{
+      problems.value().front(), device.value(), std::nullopt, {}, name.value() == "host"};
   if (Status status = decision.problem.validate(); !status.ok()) return fail(status);
   Picture picture;
   if (Status status = read_picture(flags, decision.problem, picture); !status.ok())
@@ -221,7 +234,8 @@ int explain(const ExplainFlags& flags) {
 Action declare_explain(CLI::App& app) {
   auto flags = std::make_shared<ExplainFlags>();
   app.add_option("PROBLEM", flags->words, "a problem string, quoted or not")->type_name("");
-  app.add_option("--device", flags->device, "host (default) or a recorded machine, like h200")
+  app.add_option("--device", flags->device,
+                 "host (default), cuda, cuda:1, or a recorded machine, like h200")
       ->type_name("NAME");
   add_switch(app, "--json", flags->is_json, "the decision as a JSON object");
   app.add_option("--svg", flags->svg, "draw the tiles: empty, part, full")->type_name("F");

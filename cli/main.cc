@@ -25,8 +25,8 @@ constexpr Verb kVerbs[] = {
     {"ladder", "the algorithms from naive softmax to FlashAttention-2, counted", declare_ladder},
     {"doctor", "this machine, and what runs on it", declare_doctor},
     {"selftest", "the conformance corpus on this machine", declare_selftest},
-    {"compile", "kernels compiled without running them (none in this build)", declare_compile},
-    {"cache", "compiled kernels kept on disk (none in this build)", declare_cache},
+    {"compile", "GPU kernels compiled without a GPU: registers, spills, time", declare_compile},
+    {"cache", "compiled kernels on disk: list, verify, clear, pack", declare_cache},
 };
 
 std::vector<std::string> flag_names(const CLI::App& app) {

@@ -29,6 +29,11 @@ Status check_environment() {
   if (!log.empty() && log != "0" && log != "1") {
     return refused("SIRDAR_LOG", log, "0 or 1; set 1 for notices on stderr, or unset it");
   }
+  const std::string_view no_jit = value_of("SIRDAR_NO_JIT");
+  if (!no_jit.empty() && no_jit != "0" && no_jit != "1") {
+    return refused("SIRDAR_NO_JIT", no_jit,
+                   "0 or 1; set 1 to forbid compiling kernels, or unset it");
+  }
   const std::string_view threads = value_of("SIRDAR_NUM_THREADS");
   if (!threads.empty() && !parse_num_threads(threads)) {
     return refused("SIRDAR_NUM_THREADS", threads,

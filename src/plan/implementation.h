@@ -75,6 +75,14 @@ struct Plan::State {
 Result<Plan> create_plan(const Problem& problem, const PlanOptions& options, const Device& device,
                          std::vector<Refusal>& refusals);
 
+// The kernels that the best implementation on `device` would launch for a problem, with its name;
+// or why none that compiles at run time serves it. Needs no GPU.
+struct KernelsOf {
+  std::string implementation;
+  std::vector<KernelSource> sources;
+};
+Result<KernelsOf> kernels_of(const Problem& problem, const Device& device);
+
 // Best first; the reference last.
 std::span<const Implementation* const> implementations();
 

@@ -168,6 +168,28 @@ Result<Plan> create_plan(const Problem& problem, const PlanOptions& options, con
       "problem");
 }
 
+Result<KernelsOf> kernels_of(const Problem& problem, const Device& device) {
+  if (Status status = problem.validate(); !status.ok()) return status;
+  const PlanOptions options;
+  const Request request{problem, device, options};
+  std::vector<Refusal> refusals;
+  for (const Implementation* one : implementations()) {
+    if (one->kernels == nullptr) continue;
+    const Result<Config> config = consider(*one, request);
+    if (!config.ok()) {
+      refusals.push_back({std::string(one->name), config.status().message()});
+      continue;
+    }
+    Result<std::vector<KernelSource>> sources = one->kernels(problem, config.value());
+    if (!sources.ok()) return sources.status();
+    return KernelsOf{std::string(one->name), std::move(sources).value()};
+  }
+  return Status(StatusCode::unsupported,
+                fmt::format("problem: '{}' has no kernel that is compiled at run time on {} ({}).",
+                            problem.str(), device.name, listed(refusals)),
+                "problem");
+}
+
 Result<Plan> Plan::create(const Problem& problem, const PlanOptions& options,
                           const Device& device) {
   std::vector<Refusal> refusals;

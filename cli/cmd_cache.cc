@@ -1,0 +1,172 @@
+// cache: compiled kernels on disk, listed, checked, removed, copied.
+#include "commands.h"
+#include "jit/cache.h"
+#include "jit/report.h"
+#include "jit/settings.h"
+#include "parse.h"
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+namespace sirdar::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct CacheFlags {
+  std::vector<std::string> words;
+  std::optional<std::string> output;
+  bool is_json = false;
+};
+
+// One directory's entry; no report where it is damaged.
+struct Found {
+  fs::path dir;
+  std::string name;
+  std::optional<jit::Entry> entry;
+  std::optional<jit::CompileReport> report;
+};
+
+// The cache and the packs, in the order in which they are searched.
+std::vector<fs::path> directories(const jit::Settings& settings) {
+  std::vector<fs::path> dirs = settings.packs;
+  if (!settings.cache_dir.empty()) dirs.push_back(settings.cache_dir);
+  return dirs;
+}
+
+std::vector<Found> find_all(const jit::Settings& settings) {
+  std::vector<Found> all;
+  for (const fs::path& dir : directories(settings)) {
+    for (const std::string& name : jit::entry_names(dir)) {
+      Found found{dir, name, jit::read_entry(dir, name), std::nullopt};
+      if (found.entry) found.report = jit::parse_report(found.entry->report);
+      all.push_back(std::move(found));
+    }
+  }
+  return all;
+}
+
+void print_json(const Found& found) {
+  nlohmann::ordered_json json{{"directory", found.dir.string()},
+                              {"entry", found.name},
+                              {"is_valid", found.report.has_value()}};
+  if (found.report) {
+    const jit::CompileReport& r = *found.report;
+    json.update({{"kernel", r.entry},
+                 {"arch", r.arch},
+                 {"nvrtc", r.nvrtc},
+                 {"registers", r.registers},
+                 {"spill_store_bytes", r.spill_store_bytes},
+                 {"spill_load_bytes", r.spill_load_bytes},
+                 {"shared_bytes", r.shared_bytes},
+                 {"compile_ms", r.compile_ms},
+                 {"cubin_bytes", r.cubin_bytes},
+                 {"problem", r.problem}});
+  }
+  fmt::print("{}\n", json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+}
+
+int list(const jit::Settings& settings, bool is_json) {
+  const std::vector<Found> all = find_all(settings);
+  for (const Found& found : all) {
+    if (is_json) {
+      print_json(found);
+    } else if (found.report) {
+      fmt::print("{:.12}  {}  {}, NVRTC {}, {} registers, {} B; for '{}'\n", found.name,
+                 found.report->entry, found.report->arch, found.report->nvrtc,
+                 found.report->registers, found.report->cubin_bytes, found.report->problem);
+    } else {
+      fmt::print("{:.12}  damaged\n", found.name);
+    }
+  }
+  if (is_json) return kExitOk;
+  for (const fs::path& dir : directories(settings)) {
+    const auto count =
+        std::count_if(all.begin(), all.end(), [&](const Found& found) { return found.dir == dir; });
+    fmt::print("{} kernel{} in {}\n", count, count == 1 ? "" : "s", dir.string());
+  }
+  return kExitOk;
+}
+
+int verify(const jit::Settings& settings) {
+  int damaged = 0, count = 0;
+  for (const Found& found : find_all(settings)) {
+    ++count;
+    if (found.report) continue;
+    ++damaged;
+    fmt::print("damaged: {}\n", (found.dir / found.name).string());
+  }
+  fmt::print("{} of {} kernels are as they were written{}\n", count - damaged, count,
+             damaged > 0 ? "; damaged ones are compiled again when they are needed" : "");
+  return damaged == 0 ? kExitOk : kExitCheckFailed;
+}
+
+int clear(const jit::Settings& settings) {
+  const Result<int> removed = jit::clear_entries(settings.cache_dir);
+  if (!removed.ok()) return fail(removed.status());
+  fmt::print("{} kernels removed from {}\n", removed.value(), settings.cache_dir.string());
+  return kExitOk;
+}
+
+int pack(const jit::Settings& settings, const fs::path& output) {
+  std::error_code error;
+  for (const fs::path& dir : directories(settings))
+    if (fs::equivalent(dir, output, error))
+      return fail(
+          fmt::format("-o: {} is a cache itself; name another directory.", output.string()));
+  int count = 0;
+  for (const Found& found : find_all(settings)) {
+    if (!found.report) continue;
+    const Status status = jit::publish_entry(output, found.name, *found.entry);
+    if (!status.ok()) return fail(fmt::format("-o: {}", status.message()));
+    ++count;
+  }
+  fmt::print("{} kernels packed into {}; SIRDAR_CACHE_DIR={}:{} reads them\n", count,
+             output.string(), settings.cache_dir.string(), fs::absolute(output).string());
+  return kExitOk;
+}
+
+int cache(const CacheFlags& flags) {
+  const std::string word = flags.words.empty() ? "" : flags.words.front();
+  const bool is_known = word == "list" || word == "verify" || word == "clear" || word == "pack";
+  if (!is_known || flags.words.size() != 1)
+    return fail(fmt::format("cache: '{}' is not allowed; give one of list, verify, clear, pack.",
+                            fmt::join(flags.words, " ")));
+  if (flags.output.has_value() != (word == "pack") || (flags.output && flags.output->empty()))
+    return fail("-o: is for 'cache pack' and needed there; name the directory of the pack.");
+  if (flags.is_json && word != "list") return fail("--json: is for 'cache list' alone.");
+  const jit::Settings settings = jit::settings();
+  if (settings.cache_dir.empty())
+    return fail(fmt::format("cache: {}; set one of them.", settings.no_cache_reason));
+  const int code = word == "list"     ? list(settings, flags.is_json)
+                   : word == "verify" ? verify(settings)
+                   : word == "clear"  ? clear(settings)
+                                      : pack(settings, *flags.output);
+  const Status status = flush_output();
+  return status.ok() ? code : fail(status);
+}
+
+}  // namespace
+
+Action declare_cache(CLI::App& app) {
+  auto flags = std::make_shared<CacheFlags>();
+  app.add_option("WHAT", flags->words, "list, verify, clear or pack")->type_name("");
+  app.add_option("-o", flags->output, "the directory that 'pack' fills")->type_name("DIR");
+  add_switch(app, "--json", flags->is_json, "'list' as one JSON object a line");
+  app.footer(
+      "The cache is SIRDAR_CACHE_DIR, or sirdar/ in $XDG_CACHE_HOME or ~/.cache. Directories after "
+      "a "
+      "colon\nare packs: read, never written.\n"
+      "Examples:\n"
+      "  sirdar cache list\n"
+      "  sirdar cache pack -o /opt/kernels");
+  return [flags] { return cache(*flags); };
+}
+
+}  // namespace sirdar::cli
