@@ -3,7 +3,6 @@
 #include <CLI/CLI.hpp>
 #include <sirdar/sirdar.hpp>
 
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -23,62 +22,6 @@ struct BenchFlags {
   bool json = false;
   Text against, isa, backend, threads, min_time, max_time;
 };
-
-// A valid problem; `origin`, where there is one, begins the message.
-Status add_problem(const std::string& text, const std::string& origin,
-                   std::vector<Problem>& problems) {
-  const Result<Problem> problem = Problem::parse(text);
-  Status status = problem.ok() ? problem.value().validate() : problem.status();
-  if (status.ok()) problems.push_back(problem.value());
-  if (status.ok() || origin.empty()) return status;
-  return Status(status.code(), fmt::format("{}: {}", origin, status.message()), "PROBLEM");
-}
-
-// A suite has one problem a line; # starts a comment.
-Status read_suite(const std::string& path, std::vector<Problem>& problems) {
-  std::ifstream file(path);
-  if (!file) {
-    return bad_flag(
-        "PROBLEM",
-        fmt::format("the suite {} cannot be read; name a file of problem strings.", path));
-  }
-  int64_t number = 0;
-  for (std::string line; std::getline(file, line);) {
-    ++number;
-    line = line.substr(0, line.find('#'));
-    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    Status status = add_problem(line, fmt::format("{}:{}", path, number), problems);
-    if (!status.ok()) return status;
-  }
-  if (file.bad() || number == 0) {
-    return bad_flag("PROBLEM", fmt::format("the suite {} has no line; name a file of problem "
-                                           "strings.",
-                                           path));
-  }
-  return {};
-}
-
-Result<std::vector<Problem>> read_problems(const std::vector<std::string>& words) {
-  std::vector<Problem> problems;
-  std::vector<std::string> plain;
-  for (const std::string& word : words) {
-    if (word.ends_with(".txt")) {
-      if (Status status = read_suite(word, problems); !status.ok()) return status;
-    } else if (word.find('/') != std::string::npos && word.find_first_of(" :") == word.npos) {
-      return bad_flag("PROBLEM", fmt::format("'{}' is neither a problem string nor a suite, whose "
-                                             "name ends in .txt; give one of the two.",
-                                             word));
-    } else {
-      plain.push_back(word);
-    }
-  }
-  for (const std::string& text : problems_from_words(plain)) {
-    if (Status status = add_problem(text, "", problems); !status.ok()) return status;
-  }
-  if (!problems.empty()) return problems;
-  return bad_flag("PROBLEM",
-                  "is missing; give a problem, or a suite like bench/suites/cpu_forward.txt.");
-}
 
 nlohmann::ordered_json to_json(const BenchResult& result) {
   nlohmann::ordered_json json{{"problem", result.problem},

@@ -33,6 +33,10 @@ struct Found {
   std::optional<jit::CompileReport> report;
 };
 
+std::string counted(int64_t count) {
+  return fmt::format("{} kernel{}", count, count == 1 ? "" : "s");
+}
+
 // The cache and the packs, in the order in which they are searched.
 std::vector<fs::path> directories(const jit::Settings& settings) {
   std::vector<fs::path> dirs = settings.packs;
@@ -89,7 +93,7 @@ int list(const jit::Settings& settings, bool is_json) {
   for (const fs::path& dir : directories(settings)) {
     const auto count =
         std::count_if(all.begin(), all.end(), [&](const Found& found) { return found.dir == dir; });
-    fmt::print("{} kernel{} in {}\n", count, count == 1 ? "" : "s", dir.string());
+    fmt::print("{} in {}\n", counted(count), dir.string());
   }
   return kExitOk;
 }
@@ -110,7 +114,7 @@ int verify(const jit::Settings& settings) {
 int clear(const jit::Settings& settings) {
   const Result<int> removed = jit::clear_entries(settings.cache_dir);
   if (!removed.ok()) return fail(removed.status());
-  fmt::print("{} kernels removed from {}\n", removed.value(), settings.cache_dir.string());
+  fmt::print("{} removed from {}\n", counted(removed.value()), settings.cache_dir.string());
   return kExitOk;
 }
 
@@ -127,7 +131,7 @@ int pack(const jit::Settings& settings, const fs::path& output) {
     if (!status.ok()) return fail(fmt::format("-o: {}", status.message()));
     ++count;
   }
-  fmt::print("{} kernels packed into {}; SIRDAR_CACHE_DIR={}:{} reads them\n", count,
+  fmt::print("{} packed into {}; SIRDAR_CACHE_DIR={}:{} reads them\n", counted(count),
              output.string(), settings.cache_dir.string(), fs::absolute(output).string());
   return kExitOk;
 }

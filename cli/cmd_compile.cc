@@ -1,5 +1,6 @@
 // compile: the kernels of problems, made without a GPU, and what they take.
 #include "commands.h"
+#include "implementations.h"
 #include "jit/jit.h"
 #include "parse.h"
 #include "plan/implementation.h"

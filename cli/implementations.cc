@@ -7,7 +7,46 @@
 
 #include <fmt/format.h>
 
+#include <fstream>
+
 namespace sirdar::cli {
+namespace {
+
+// A valid problem; `origin`, where there is one, begins the message.
+Status add_problem(const std::string& text, const std::string& origin,
+                   std::vector<Problem>& problems) {
+  const Result<Problem> problem = Problem::parse(text);
+  Status status = problem.ok() ? problem.value().validate() : problem.status();
+  if (status.ok()) problems.push_back(problem.value());
+  if (status.ok() || origin.empty()) return status;
+  return Status(status.code(), fmt::format("{}: {}", origin, status.message()), "PROBLEM");
+}
+
+// A suite has one problem a line; # starts a comment.
+Status read_suite(const std::string& path, std::vector<Problem>& problems) {
+  std::ifstream file(path);
+  if (!file) {
+    return bad_flag(
+        "PROBLEM",
+        fmt::format("the suite {} cannot be read; name a file of problem strings.", path));
+  }
+  int64_t number = 0;
+  for (std::string line; std::getline(file, line);) {
+    ++number;
+    line = line.substr(0, line.find('#'));
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    Status status = add_problem(line, fmt::format("{}:{}", path, number), problems);
+    if (!status.ok()) return status;
+  }
+  if (file.bad() || number == 0) {
+    return bad_flag("PROBLEM", fmt::format("the suite {} has no line; name a file of problem "
+                                           "strings.",
+                                           path));
+  }
+  return {};
+}
+
+}  // namespace
 
 Result<std::vector<std::string>> implementation_names(const std::optional<std::string>& backend) {
   std::vector<std::string> names, all;
@@ -75,6 +114,28 @@ Result<std::vector<Problem>> parse_problems(const std::vector<std::string>& word
   }
   if (!problems.empty()) return problems;
   return bad_flag("PROBLEM", "is missing; give one like 'fwd b1 sq128 sk128 hq4 hkv4 d64 causal'.");
+}
+
+Result<std::vector<Problem>> read_problems(const std::vector<std::string>& words) {
+  std::vector<Problem> problems;
+  std::vector<std::string> plain;
+  for (const std::string& word : words) {
+    if (word.ends_with(".txt")) {
+      if (Status status = read_suite(word, problems); !status.ok()) return status;
+    } else if (word.find('/') != std::string::npos && word.find_first_of(" :") == word.npos) {
+      return bad_flag("PROBLEM", fmt::format("'{}' is neither a problem string nor a suite, whose "
+                                             "name ends in .txt; give one of the two.",
+                                             word));
+    } else {
+      plain.push_back(word);
+    }
+  }
+  for (const std::string& text : problems_from_words(plain)) {
+    if (Status status = add_problem(text, "", problems); !status.ok()) return status;
+  }
+  if (!problems.empty()) return problems;
+  return bad_flag("PROBLEM",
+                  "is missing; give a problem, or a suite like bench/suites/cpu_forward.txt.");
 }
 
 }  // namespace sirdar::cli

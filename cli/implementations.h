@@ -23,5 +23,8 @@ Result<Plan> plan_in_flag_terms(const Problem& problem, const PlanOptions& optio
 
 // Every text as a valid problem, or the first that is not one.
 Result<std::vector<Problem>> parse_problems(const std::vector<std::string>& words);
+// The same, where words may also name suites: files (*.txt) with one problem a line, # for
+// comments.
+Result<std::vector<Problem>> read_problems(const std::vector<std::string>& words);
 
 }  // namespace sirdar::cli

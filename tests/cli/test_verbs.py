@@ -64,7 +64,12 @@ def test_version_and_help(sirdar):
     (["bench", "fwd s64", "--knob", "blok_m=1"], "blok_m"),
     (["bench", "/tmp"], ["'/tmp'", ".txt"]), (["bench", "none.txt"], "none.txt"),
     (["selftest", "--seconds", "0"], "--seconds"), (["doctor", "now"], "now"),
-    (["compile", "fwd s8"], "no kernels"), (["cache", "list"], "cache")])
+    (["compile"], "PROBLEM"), (["compile", "fwd s8 d0"], "head_dim"),
+    (["compile", "fwd s8", "--arch", "sm_75"], ["--arch", "sm_75", "sm_90a"]),
+    (["compile", "fwd s8 d8 fp32 bias"], ["no kernel", "NVIDIA H200"]),
+    (["cache"], "list, verify, clear, pack"), (["cache", "lst"], ["lst", "verify"]),
+    (["cache", "list", "clear"], "list clear"), (["cache", "pack"], "-o"),
+    (["cache", "list", "-o", "x"], "-o"), (["cache", "clear", "--json"], "--json")])
 def test_bad_use_is_one_sentence(sirdar, arguments, says):
     sirdar.refused(*arguments, says=says)
 
@@ -175,13 +180,28 @@ def test_check(sirdar):
 
 def test_doctor(sirdar):
     out = sirdar.ok("doctor", env={"SIRDAR_NUM_THREADS": "1"}).out
-    for word in ("sirdar ", "cpu ", "isa ", "caches ", "threads      1\n", "gpu ", "nvrtc ",
-                 "no CUDA implementation", "cpu.forward", "cpu.backward", "SIRDAR_NUM_THREADS=1"):
+    for word in ("sirdar ", "cpu ", "isa ", "caches ", "threads      1\n", "gpu ", "nvrtc ", "kernels ",
+                 "cpu.forward", "cpu.backward", "SIRDAR_NUM_THREADS=1"):
         assert word in out, word
 
 
+def test_doctor_and_explain_say_why_cuda_is_not_used(sirdar):
+    cache = sirdar.folder / "cache"
+    out = sirdar.ok("doctor", env={"SIRDAR_CACHE_DIR": str(cache), "SIRDAR_NO_JIT": "1"}).out
+    assert f"kernels      {cache}, 0 kernels" in out and "SIRDAR_NO_JIT=1" in out
+    nowhere = {"SIRDAR_CACHE_DIR": "", "XDG_CACHE_HOME": "", "HOME": ""}
+    assert "kernels      none; neither SIRDAR_CACHE_DIR nor HOME" in sirdar.ok("doctor", env=nowhere).out
+    decided = json.loads(sirdar.ok("explain", "fwd s64 d64 bf16", "--json").out)
+    reason = decided["cuda"]
+    assert reason.startswith("not used: ") and ("driver" in reason or "--device cuda" in reason)
+    assert f"cuda            {reason}\n" in sirdar.ok("explain", "fwd s64 d64 bf16").out
+    elsewhere = json.loads(sirdar.ok("explain", "fwd s64 d64 bf16", "--device", "h200", "--json").out)
+    assert elsewhere["cuda"] is None
+
+
 @pytest.mark.parametrize("name, value", [
-    ("SIRDAR_NUM_THREADS", "abc"), ("SIRDAR_NUM_THREADS", "0"), ("SIRDAR_LOG", "banana")])
+    ("SIRDAR_NUM_THREADS", "abc"), ("SIRDAR_NUM_THREADS", "0"), ("SIRDAR_LOG", "banana"),
+    ("SIRDAR_NO_JIT", "yes")])
 def test_switches_of_the_environment_are_checked(sirdar, name, value):
     for arguments in (["doctor"], ["explain", "fwd s8"], ["check", "fwd s8"]):
         result = sirdar(*arguments, env={name: value})

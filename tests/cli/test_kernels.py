@@ -1,0 +1,97 @@
+"""`sirdar compile` and `sirdar cache`: kernels on a machine without a GPU."""
+
+import hashlib
+import json
+import os
+
+import pytest
+
+NAME = "0" * 64 + "-nvrtc13.0"
+REPORT = """entry sirdar_fwd_test
+arch sm_90a
+nvrtc 13.0
+problem fwd b1 sq8 sk8 hq1 hkv1 d64 bf16
+options -std=c++20
+threads 128
+registers 90
+spill_store_bytes 0
+spill_load_bytes 0
+stack_bytes 0
+static_shared_bytes 0
+shared_bytes 1024
+compile_ms 300
+cpu_ms 290
+cubin_bytes 4
+"""
+
+
+def write_entry(folder, name=NAME):
+    """An entry as docs/jit.md describes it."""
+    entry = folder / name
+    entry.mkdir(parents=True)
+    files = {"kernel.cubin": b"code", "kernel.cu": b"text", "report.txt": REPORT.encode()}
+    digest = name + "\n"
+    for file, content in files.items():
+        (entry / file).write_bytes(content)
+        digest += f"{hashlib.sha256(content).hexdigest()} {file}\n"
+    (entry / "digest.txt").write_text(digest)
+    return entry
+
+
+@pytest.fixture
+def cache(sirdar):
+    """Runs the command with a cache of its own."""
+    folder = sirdar.folder / "cache"
+
+    def run(*arguments, code=0, dirs=folder):
+        result = sirdar(*arguments, env={"SIRDAR_CACHE_DIR": str(dirs)})
+        assert result.code == code, (arguments, result.out, result.err)
+        return result
+
+    run.folder = folder
+    run.root = sirdar.folder
+    return run
+
+
+def test_an_empty_cache_is_no_error(cache):
+    assert cache("cache", "list").out == f"0 kernels in {cache.folder}\n"
+    assert cache("cache", "list", "--json").out == ""
+    assert cache("cache", "verify").out == "0 of 0 kernels are as they were written\n"
+    assert cache("cache", "clear").out == f"0 kernels removed from {cache.folder}\n"
+    assert not cache.folder.exists()
+
+
+def test_list_shows_what_a_kernel_takes(cache):
+    write_entry(cache.folder)
+    out = cache("cache", "list").out
+    for word in ("000000000000", "sirdar_fwd_test", "sm_90a", "NVRTC 13.0", "90 registers", "d64 bf16",
+                 f"1 kernel in {cache.folder}"):
+        assert word in out, word
+    row = json.loads(cache("cache", "list", "--json").out)
+    assert row["is_valid"] and row["entry"] == NAME and row["registers"] == 90
+    assert row["shared_bytes"] == 1024 and row["problem"].startswith("fwd b1")
+
+
+def test_verify_names_what_is_damaged(cache):
+    write_entry(cache.folder)
+    damaged = write_entry(cache.folder, "1" * 64 + "-nvrtc13.0")
+    (damaged / "kernel.cubin").write_bytes(b"coda")
+    out = cache("cache", "verify", code=1).out
+    assert f"damaged: {damaged}\n" in out and "1 of 2 kernels" in out
+    assert "damaged" in cache("cache", "list").out
+    # A pack takes only what is whole.
+    pack = cache.root / "pack"
+    assert cache("cache", "pack", "-o", pack).out.startswith(f"1 kernel packed into {pack}")
+    assert sorted(os.listdir(pack)) == [NAME]
+    assert cache("cache", "verify", dirs=f"{cache.root}/none:{pack}").out.startswith("1 of 1")
+    assert cache("cache", "pack", "-o", cache.folder, code=2).err.startswith("sirdar: -o: ")
+
+
+def test_clear_leaves_packs_and_strangers(cache):
+    write_entry(cache.folder)
+    write_entry(cache.root / "pack")
+    (cache.folder / "mine.txt").write_text("mine")
+    dirs = f"{cache.folder}:{cache.root}/pack"
+    assert cache("cache", "clear", dirs=dirs).out == f"1 kernel removed from {cache.folder}\n"
+    assert os.listdir(cache.folder) == ["mine.txt"]
+    assert os.listdir(cache.root / "pack") == [NAME]
