@@ -23,11 +23,9 @@ std::optional<std::string> read_file(const fs::path& path) {
   return std::move(text).str();
 }
 
-// Public headers lie beside src/ in a checkout, under their own name elsewhere; "ptx/..." is the
-// device's face of it.
+// Public headers lie beside src/ in a checkout, under their own name elsewhere.
 std::optional<std::string> read_from(const fs::path& dir, const std::string& name) {
   if (std::optional<std::string> text = read_file(dir / name)) return text;
-  if (std::optional<std::string> text = read_file(dir / "cuda/device" / name)) return text;
   return read_file(dir / ".." / "include" / name);
 }
 

@@ -16,7 +16,7 @@ struct PaintConfig {
   bool is_wet = false;
 };
 template <class C, class V>
-void visit_fields(C& c, V visit) {
+void fields(C& c, V visit) {
   visit("size", c.size);
   visit("shade", c.shade);
   visit("is_wet", c.is_wet);
@@ -61,7 +61,7 @@ TEST(KernelText, OfTheHopperForwardNamesEveryFieldOfItsConfig) {
   const std::string text = config_text(sm90::ForwardConfig{}, "ForwardConfig");
   int count = 0;
   sm90::ForwardConfig config;
-  sm90::visit_fields(config, [&](const char* name, auto&) {
+  sm90::fields(config, [&](const char* name, auto&) {
     EXPECT_NE(text.find(fmt::format(".{} = ", name)), std::string::npos) << name;
     ++count;
   });
