@@ -73,6 +73,8 @@ std::string read_window(std::string_view text, Mask& mask) {
 
 std::string read_quoted(std::string_view text, std::string& target) {
   constexpr std::string_view kAllowed = "an expression in double quotes";
+  if (text == "\"\"")
+    return std::string(kAllowed) + " and not empty: write one or leave the word out";
   if (text.size() < 3 || text.front() != '"' || text.back() != '"') return std::string(kAllowed);
   std::string plain;
   for (size_t i = 1; i + 1 < text.size(); ++i) {

@@ -55,13 +55,23 @@ size_t scan_symbol(std::string_view text) {
   return std::string_view("+-*/%<>!?:()[],").find(text[0]) != std::string_view::npos ? 1 : 0;
 }
 
+// Bytes of the first character, in UTF-8.
+size_t character_length(std::string_view text) {
+  size_t length = 1;
+  if ((static_cast<unsigned char>(text[0]) & 0xc0) != 0xc0) return length;
+  while (length < text.size() && (static_cast<unsigned char>(text[length]) & 0xc0) == 0x80)
+    ++length;
+  return length;
+}
+
 Status bad_character(std::string_view text, int column) {
   std::string_view hint = text[0] == '&'   ? "; 'and' is written '&&'"
                           : text[0] == '|' ? "; 'or' is written '||'"
                           : text[0] == '=' ? "; equality is written '=='"
                                            : "; remove it";
-  return {StatusCode::invalid_argument, fmt::format("column {}: {} has no meaning here{}", column,
-                                                    quoted(text.substr(0, 1)), hint)};
+  return {StatusCode::invalid_argument,
+          fmt::format("column {}: {} has no meaning here{}", column,
+                      quoted(text.substr(0, character_length(text))), hint)};
 }
 
 }  // namespace

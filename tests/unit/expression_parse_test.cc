@@ -73,6 +73,8 @@ TEST(ExpressionParse, Characters) {
   EXPECT_EQ(mask_error(std::string_view("q\0k", 3)),
             "mask_mod: column 2: '\\x00' has no meaning here; remove it");
   EXPECT_EQ(mask_error("\xff"), "mask_mod: column 1: '\\xff' has no meaning here; remove it");
+  EXPECT_EQ(mask_error("q + \u00e9"),
+            "mask_mod: column 5: '\\xc3\\xa9' has no meaning here; remove it");
 }
 
 TEST(ExpressionParse, Numbers) {

@@ -87,7 +87,7 @@ TEST(ProblemString, ExpressionsKeepBlanksQuotesAndBackslashes) {
   EXPECT_EQ(parsed(p.str()).score_mod, p.score_mod);
   EXPECT_TRUE(contains(error("s8 score_mod:\"x"), "does not close"));
   EXPECT_TRUE(contains(error("s8 score_mod:x"), "double quotes"));
-  EXPECT_TRUE(contains(error("s8 score_mod:\"\""), "double quotes"));
+  EXPECT_TRUE(contains(error("s8 score_mod:\"\""), "not empty"));
   EXPECT_TRUE(contains(error("s8 score_mod:\"a\"b\"c\""), "double quotes"));
 }
 
