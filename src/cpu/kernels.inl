@@ -7,7 +7,7 @@
 #include "cpu/convert.inl"
 
 // exp(x) for x <= 0, NaN for NaN. Degree 5, relative minimax of exp(f) for |f| <= ln(2) / 2 with
-// p(0) = 1, so that exp(0) is 1 exactly; 0 exactly below -87.7, where a float would become
+// p(0) = 1, so that exp(0) is 1 exactly; 0 exactly below -87.68, where a float would become
 // denormal.
 inline F exp_of(F x) {
   const F from = power_input(x);

@@ -51,7 +51,7 @@ inline void store_fp16(uint16_t* p, F x) {
 }
 inline F to_float(I x) { return _mm512_cvtepi32_ps(x); }
 inline F magnitude(F x) { return _mm512_abs_ps(x); }
-// The pieces of exp: what x is reduced from, x - n ln(2), and p * 2^n or 0 where x is below -87.7.
+// The pieces of exp: what x is reduced from, x - n ln(2), and p * 2^n or 0 where x is below -87.68.
 inline F power_input(F x) { return x; }
 inline F minus_ln2_times(F x, F n) { return _mm512_fnmadd_ps(n, all(0.693147182f), x); }
 inline F times_power(F p, F n, F, F x) {
