@@ -9,6 +9,7 @@
 
 #include "check/run_check.h"
 #include "plan/implementation.h"
+#include "support/sanitized.h"
 
 namespace sirdar::test {
 namespace {
@@ -18,14 +19,6 @@ struct SquaredErrors {
 };
 
 constexpr int kDraws = 24;
-
-#if defined(__SANITIZE_ADDRESS__)
-constexpr bool kIsSanitized = true;
-#elif defined(__has_feature)
-constexpr bool kIsSanitized = __has_feature(address_sanitizer);
-#else
-constexpr bool kIsSanitized = false;
-#endif
 
 class AccuracyPromise : public ::testing::TestWithParam<const char*> {};
 
