@@ -23,8 +23,9 @@ struct Launch {
   int registers = 0;     // of a thread at launch; 0: as many as fit
   bool calm = false;     // no adversarial schedule: asynchronous work at once, no preemption
   bool check_order = true;
-  unsigned misalignment = 0;  // of dynamic shared memory to 1024: a multiple of 16
-  Mutation mutation;          // Change::kNone: none
+  unsigned misalignment = 0;    // of dynamic shared memory to 1024: a multiple of 16
+  uint64_t max_operations = 0;  // more are a fault; 0: no limit
+  Mutation mutation;            // Change::kNone: none
   Coverage* coverage = nullptr;
 };
 

@@ -288,7 +288,8 @@ Change Machine::enter(Op op, Here here, int64_t key) {
   site_ = found->second;
   Fiber& self = *current_;
   self.site = site_;
-  ++report_.counters.operations;
+  if (++report_.counters.operations == launch_.max_operations)
+    fault("runaway", fmt::format("more than {} operations", launch_.max_operations));
   if (chance(policy_.preemption)) yield();
   const int warpgroup = self.warpgroup;
   if (launch_.coverage)

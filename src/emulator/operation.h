@@ -27,6 +27,7 @@ namespace sirdar::emulator {
   X(kClusterArrive, "barrier.cluster.arrive")          \
   X(kClusterWait, "barrier.cluster.wait")              \
   X(kSyncWarp, "syncwarp")                             \
+  X(kUniform, "uniform")                               \
   X(kShfl, "shfl.sync")                                \
   X(kVote, "vote.sync")                                \
   X(kElect, "elect.sync")                              \

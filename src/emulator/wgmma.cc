@@ -11,7 +11,8 @@
 namespace sirdar::emulator {
 namespace {
 
-constexpr uint32_t kInFlight = 0x7fdead00;
+// Signalling: any arithmetic on it changes its bits.
+constexpr uint32_t kInFlight = 0x7fadead0;
 
 // Registers of a kernel, which may be out of scope by now; only their bits matter.
 __attribute__((no_sanitize("address"))) void copy_registers(uint32_t* to, const uint32_t* from,

@@ -28,7 +28,7 @@ inline int grid_dim_x() { return static_cast<int>(machine().launch().grid.x); }
 inline int cluster_ctarank() { return machine().fiber().cta->rank; }
 
 inline int uniform(int value, Here here = Here::current()) {
-  machine().enter(Op::kShfl, here);
+  machine().enter(Op::kUniform, here);
   return static_cast<int>(emulator::shfl(~0u, static_cast<uint32_t>(value), 0));
 }
 

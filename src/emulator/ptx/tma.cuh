@@ -38,6 +38,12 @@ inline void cp_async_bulk_tensor_5d_store(const TensorMap& map, uint32_t src, in
   emulator::tma_store({&map, src, {c0, c1, c2, c3, c4}, 5, false}, change);
 }
 
+inline void cp_async_bulk_tensor_4d_reduce_add(const TensorMap& map, uint32_t src, int c0, int c1,
+                                               int c2, int c3, Here here = Here::current()) {
+  const Change change = machine().enter(Op::kTmaReduce, here);
+  emulator::tma_store({&map, src, {c0, c1, c2, c3}, 4, true}, change);
+}
+
 inline void cp_async_bulk_commit_group(Here here = Here::current()) {
   if (machine().enter(Op::kBulkCommit, here) == Change::kLeftOut) return;
   emulator::bulk_commit();

@@ -72,6 +72,16 @@ SIRDAR_DEVICE void cp_async_bulk_tensor_5d_store(const TensorMap& map, uint32_t 
       : "memory");
 }
 
+// The same, added to what is there.
+SIRDAR_DEVICE void cp_async_bulk_tensor_4d_reduce_add(const TensorMap& map, uint32_t src, int c0,
+                                                      int c1, int c2, int c3) {
+  asm volatile(
+      "cp.reduce.async.bulk.tensor.4d.global.shared::cta.add.bulk_group [%0, {%2, %3, %4, %5}], "
+      "[%1];" ::"l"(&map),
+      "r"(src), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+      : "memory");
+}
+
 SIRDAR_DEVICE void cp_async_bulk_commit_group() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }

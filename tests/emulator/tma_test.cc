@@ -1,0 +1,308 @@
+// Tensor copies: boxes, swizzle, edges, when bytes land, who may touch them meanwhile.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "emulator/support/unit.h"
+
+namespace sirdar::emulator_tests {
+namespace {
+
+using emulator::MapType;
+using emulator::Swizzle;
+using ptx::Int4;
+
+// [rows][columns] of 16-bit numbers that say where they are.
+struct Matrix16 {
+  int rows, columns;
+  std::vector<uint16_t> data;
+
+  Matrix16(int num_rows, int num_columns) : rows(num_rows), columns(num_columns) {
+    data.resize(static_cast<size_t>(rows) * columns);
+    std::iota(data.begin(), data.end(), uint16_t{1});
+  }
+  TensorMap map(uint32_t box_columns, uint32_t box_rows, Swizzle swizzle) {
+    TensorMap map{};
+    const std::string refused = emulator::make_tensor_map(
+        {data.data(),
+         MapType::kBf16,
+         {static_cast<uint64_t>(columns), static_cast<uint64_t>(rows), 1, 1},
+         {static_cast<uint64_t>(2 * columns), 1 << 20, 1 << 20},
+         {box_columns, box_rows, 1, 1},
+         swizzle},
+        &map);
+    EXPECT_EQ(refused, "");
+    return map;
+  }
+  uint16_t at(int row, int column) const {
+    if (row < 0 || row >= rows || column < 0 || column >= columns) return 0;
+    return data[static_cast<size_t>(row) * columns + column];
+  }
+};
+
+void init(int count) {
+  if (ptx::thread_idx_x() == 0) {
+    ptx::mbarrier_init(bar_at(0), count);
+    ptx::fence_mbarrier_init();
+  }
+  ptx::syncthreads();
+}
+
+void load(const TensorMap& map, int bytes, int column, int row) {
+  if (ptx::thread_idx_x() != 0) return;
+  ptx::mbarrier_arrive_expect_tx(bar_at(0), bytes);
+  ptx::cp_async_bulk_tensor_4d_load(data_at(0), map, bar_at(0), column, row, 0, 0, 0);
+}
+
+// Where byte `column` of row `row` lies under a swizzle, from the definition: 16-byte pieces change
+// places within a span, by the line of 128 bytes that they are in.
+uint32_t swizzled_by_hand(uint32_t row, uint32_t byte, uint32_t span) {
+  const uint32_t linear = row * span + byte, line = linear / 128;
+  const uint32_t pieces = span / 16, piece = byte / 16;
+  return row * span + (piece ^ line % pieces) * 16 + byte % 16;
+}
+
+void expect_box(Swizzle swizzle, uint32_t span, int column, int row) {
+  Matrix16 matrix(40, 72);
+  const TensorMap map = matrix.map(span / 2, 32, swizzle);
+  std::vector<uint16_t> got(32 * span / 2);
+  expect_clean(calm(32), [&] {
+    init(1);
+    load(map, static_cast<int>(32 * span), column, row);
+    ptx::mbarrier_wait(bar_at(0), 0);
+    for (uint32_t i = static_cast<uint32_t>(ptx::thread_idx_x()) * 16; i < 32 * span; i += 512) {
+      const Int4 piece = ptx::load_shared_int4(data_at(i));
+      std::memcpy(&got[i / 2], &piece, 16);
+    }
+  });
+  for (uint32_t r = 0; r < 32; ++r)
+    for (uint32_t c = 0; c < span / 2; ++c)
+      ASSERT_EQ(got[swizzled_by_hand(r, 2 * c, span) / 2],
+                matrix.at(row + static_cast<int>(r), column + static_cast<int>(c)))
+          << "row " << r << " column " << c << " span " << span;
+}
+
+TEST(EmulatedTma, BoxesUnderEverySwizzle) {
+  expect_box(Swizzle::k128, 128, 0, 0);
+  expect_box(Swizzle::k64, 64, 0, 0);
+  expect_box(Swizzle::k32, 32, 0, 0);
+}
+
+TEST(EmulatedTma, WhatIsOutsideIsZero) {
+  expect_box(Swizzle::k128, 128, 40, 24);
+  expect_box(Swizzle::k128, 128, -8, -3);
+  expect_box(Swizzle::k64, 64, 64, 39);
+}
+
+TEST(EmulatedTma, LoadedBytesAreNaNUntilTheyLand) {
+  Matrix16 matrix(64, 64);
+  const TensorMap map = matrix.map(64, 64, Swizzle::k128);
+  emulator::Launch launch = calm(32);
+  launch.check_order = false;
+  launch.calm = false;
+  bool was_poison = false;
+  for (launch.seed = 1; launch.seed < 16 && !was_poison; ++launch.seed) {
+    const emulator::Report report = emulator::launch(launch, [&] {
+      init(1);
+      load(map, 8192, 0, 0);
+      if (ptx::thread_idx_x() == 0 && ptx::load_shared_int4(data_at(8176)).x == -1)
+        was_poison = true;
+      ptx::mbarrier_wait(bar_at(0), 0);
+    });
+    EXPECT_EQ(report.fault, "");
+  }
+  EXPECT_TRUE(was_poison);
+}
+
+TEST(EmulatedTma, LoadMisuseIsRefused) {
+  Matrix16 matrix(64, 64);
+  const TensorMap map = matrix.map(64, 64, Swizzle::k128);
+  expect_fault(calm(32),
+               [&] {  // not waited for
+                 init(1);
+                 load(map, 8192, 0, 0);
+                 if (ptx::thread_idx_x() == 0) ptx::load_shared_int4(data_at(0));
+                 ptx::mbarrier_wait(bar_at(0), 0);
+               },
+               {"order: read", "is not ordered after the write at", "tma.load", "ld.shared"});
+  expect_fault(calm(32),
+               [&] {  // too few bytes announced
+                 init(1);
+                 load(map, 4096, 0, 0);
+                 ptx::mbarrier_wait(bar_at(0), 0);
+               },
+               {"bytes"});
+  expect_fault(calm(32),
+               [&] {  // too many
+                 init(1);
+                 load(map, 8208, 0, 0);
+                 ptx::mbarrier_wait(bar_at(0), 0);
+               },
+               {"deadlock", "0 of 1 arrivals missing, 16 bytes outstanding"});
+  expect_fault(calm(32),
+               [&] {  // no init fence
+                 if (ptx::thread_idx_x() == 0) ptx::mbarrier_init(bar_at(0), 1);
+                 ptx::syncthreads();
+                 load(map, 8192, 0, 0);
+                 ptx::mbarrier_wait(bar_at(0), 0);
+               },
+               {"proxy", "fence.mbarrier_init", "mbarrier.init", "tma.load"});
+  expect_fault(calm(32),
+               [&] {  // over bytes written by stores, with no proxy fence
+                 init(1);
+                 if (ptx::thread_idx_x() == 0) ptx::store_shared(data_at(0), {1, 2, 3, 4});
+                 load(map, 8192, 0, 0);
+                 ptx::mbarrier_wait(bar_at(0), 0);
+               },
+               {"proxy: asynchronous access", "st.shared", "tma.load"});
+  expect_fault(calm(32),
+               [&] {
+                 init(1);
+                 if (ptx::thread_idx_x() == 0)
+                   ptx::cp_async_bulk_tensor_4d_load(data_at(512), map, bar_at(0), 0, 0, 0, 0, 0);
+               },
+               {"must be a multiple of 1024, the atom of the swizzle"});
+  expect_fault(calm(32),
+               [&] {
+                 init(1);
+                 if (ptx::thread_idx_x() == 0)
+                   ptx::cp_async_bulk_tensor_5d_load(data_at(0), map, bar_at(0), 0, 0, 0, 0, 0, 0);
+               },
+               {"a tensor map of rank 4 for 5 coordinates"});
+  expect_fault(calm(32),
+               [&] {
+                 const TensorMap nothing{};
+                 init(1);
+                 load(nothing, 8192, 0, 0);
+               },
+               {"was not made by the emulator's maker"});
+}
+
+TEST(EmulatedTma, MulticastReachesEveryBlock) {
+  Matrix16 matrix(64, 64);
+  const TensorMap map = matrix.map(64, 32, Swizzle::k128);
+  const auto kernel = [&](bool last_sync) {
+    init(1);
+    ptx::cluster_sync();
+    const int rank = ptx::cluster_ctarank();
+    if (ptx::thread_idx_x() == 0) {
+      ptx::mbarrier_arrive_expect_tx(bar_at(0), 8192);
+      ptx::cp_async_bulk_tensor_4d_multicast(data_at(static_cast<uint32_t>(rank) * 4096), map,
+                                             bar_at(0), 0, 32 * rank, 0, 0, 3, 0);
+    }
+    if (last_sync || rank == 0) ptx::mbarrier_wait(bar_at(0), 0);
+    if (last_sync && ptx::thread_idx_x() < 8) {  // row 32 is row 0 of the second block's half
+      const Int4 piece =
+          ptx::load_shared_int4(data_at(4096 + 16 * static_cast<uint32_t>(ptx::thread_idx_x())));
+      EXPECT_EQ(piece.x & 0xffff, matrix.at(32, 8 * ptx::thread_idx_x()));
+    }
+  };
+  expect_clean(calm(32, 2), [&] { kernel(true); });
+  expect_fault(calm(32, 2), [&] { kernel(false); }, {"exit"});
+}
+
+// Stores a box whose 16-byte pieces were written by stores.
+void store_box(const TensorMap& map, int column, int row, bool fence, bool sync, bool wait) {
+  const uint32_t lane = static_cast<uint32_t>(ptx::thread_idx_x());
+  for (uint32_t i = lane; i < 16 * 8; i += 32) {
+    const int value = static_cast<int>(i) * 0x10001;
+    ptx::store_shared(data_at((i / 8 * 8 + (i % 8 ^ (i / 8 % 8))) * 16),
+                      {value, value, value, value});
+  }
+  if (fence) ptx::fence_proxy_async_shared();
+  if (sync) ptx::syncwarp();
+  if (lane != 0) return;
+  ptx::cp_async_bulk_tensor_4d_store(map, data_at(0), column, row, 0, 0);
+  ptx::cp_async_bulk_commit_group();
+  if (wait) ptx::cp_async_bulk_wait_group_read<0>();
+}
+
+TEST(EmulatedTma, StoresBoxesAndNothingOutside) {
+  Matrix16 matrix(20, 72);
+  const Matrix16 before = matrix;
+  const TensorMap map = matrix.map(64, 16, Swizzle::k128);
+  expect_clean(calm(32), [&] { store_box(map, 40, 10, true, true, true); });
+  for (int r = 0; r < 20; ++r)
+    for (int c = 0; c < 72; ++c)
+      ASSERT_EQ(matrix.at(r, c), r < 10 || c < 40 ? before.at(r, c) : (r - 10) * 8 + (c - 40) / 8);
+}
+
+TEST(EmulatedTma, StoreMisuseIsRefused) {
+  Matrix16 matrix(20, 72);
+  const TensorMap map = matrix.map(64, 16, Swizzle::k128);
+  expect_fault(calm(32), [&] { store_box(map, 0, 0, false, true, true); },
+               {"proxy", "with no fence.proxy.async", "st.shared", "tma.store"});
+  expect_fault(calm(32), [&] { store_box(map, 0, 0, true, false, true); },
+               {"order: read", "st.shared"});
+  expect_fault(calm(32), [&] { store_box(map, 0, 0, true, true, false); },
+               {"exit", "without waiting (wait_group.read 0)"});
+  expect_fault(calm(32),
+               [&] {
+                 store_box(map, 0, 0, true, true, false);
+                 if (ptx::thread_idx_x() != 0) return;
+                 ptx::store_shared(data_at(0), {1, 2, 3, 4});
+                 ptx::cp_async_bulk_wait_group_read<0>();
+               },
+               {"order: write", "is not ordered after the read at", "tma.store", "st.shared"});
+}
+
+TEST(EmulatedTma, ReductionsAdd) {
+  std::vector<float> sums(64 * 8, 1.0f);
+  TensorMap map{};
+  ASSERT_EQ(emulator::make_tensor_map({sums.data(),
+                                       MapType::kFp32,
+                                       {8, 64, 1, 1},
+                                       {32, 4096, 4096},
+                                       {8, 16, 1, 1},
+                                       Swizzle::kNone},
+                                      &map),
+            "");
+  emulator::Launch launch = calm(32);
+  launch.grid.x = 4;  // each block adds to rows that the next one adds to as well
+  launch.resident = 4;
+  expect_clean(launch, [&] {
+    const uint32_t lane = static_cast<uint32_t>(ptx::thread_idx_x());
+    const int half = static_cast<int>(ptx::bits_of(0.5f));
+    ptx::store_shared(data_at(lane * 16), {half, half, half, half});
+    ptx::fence_proxy_async_shared();
+    ptx::syncwarp();
+    if (lane != 0) return;
+    ptx::cp_async_bulk_tensor_4d_reduce_add(map, data_at(0), 0, 8 * ptx::block_idx_x(), 0, 0);
+    ptx::cp_async_bulk_commit_group();
+    ptx::cp_async_bulk_wait_group<0>();
+  });
+  for (int row = 0; row < 64; ++row) {
+    const int adds = row < 8 || (row >= 32 && row < 40) ? 1 : row < 32 ? 2 : 0;
+    EXPECT_EQ(sums[static_cast<size_t>(row) * 8 + 3], 1.0f + 6 * 0.5f * static_cast<float>(adds))
+        << row;
+  }
+}
+
+TEST(EmulatedTma, MapsFollowTheDriversRules) {
+  alignas(64) static uint16_t memory[4096];
+  const auto refusal = [](emulator::TensorMapRequest request) {
+    TensorMap map{};
+    return emulator::make_tensor_map(request, &map);
+  };
+  const emulator::TensorMapRequest good{memory, MapType::kBf16, {64, 16},
+                                        {128},  {64, 8},        Swizzle::k128};
+  EXPECT_EQ(refusal(good), "");
+  auto bad = good;
+  bad.base = memory + 1;
+  EXPECT_NE(refusal(bad).find("multiple of 16"), std::string::npos);
+  bad = good, bad.strides = {130};
+  EXPECT_NE(refusal(bad).find("a stride of 130 bytes"), std::string::npos);
+  bad = good, bad.box = {64, 257};
+  EXPECT_NE(refusal(bad).find("a box side of 257"), std::string::npos);
+  bad = good, bad.box = {128, 8};
+  EXPECT_NE(refusal(bad).find("the box is 256 bytes wide"), std::string::npos);
+  bad = good, bad.dims = {0, 16};
+  EXPECT_NE(refusal(bad).find("an axis of 0 elements"), std::string::npos);
+  bad = good, bad.dims = {64};
+  EXPECT_NE(refusal(bad).find("1 axes"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace sirdar::emulator_tests
