@@ -165,8 +165,6 @@ struct Block {
     const int words = (head_dim + 1) / 2, pairs = (num_keys + 1) / 2;
     std::vector<float> panel = floats(words * width), packed_k = floats((num_keys + 8) * words);
     std::vector<float> packed_v = floats((head_dim_v + 8) * pairs);
-    std::vector<float> scratch = floats(16 * words), acc = floats(16 * (head_dim_v + 32));
-    std::vector<float> values = acc;
     scores = narrow_scores = floats(num_keys * width);
     out = narrow_out = floats(head_dim_v * width);
     max_in = std::vector<float>(static_cast<size_t>(width), 0.5f);
@@ -186,17 +184,6 @@ struct Block {
                              .scale = 0.25f,
                              .num_keys = num_keys,
                              .head_dim = head_dim});
-    kernels.narrow_qk({.k_rows = k_rows.data(),
-                       .q = panel.data(),
-                       .scores = narrow_scores.data(),
-                       .max_in = max_in.data(),
-                       .max_out = sum.data(),
-                       .transposed = scratch.data(),
-                       .scale = 0.25f,
-                       .num_keys = num_keys,
-                       .head_dim = head_dim,
-                       .num_lanes = kNarrowLanes,
-                       .width = width});
     weights = scores;
     kernels.softmax[vectors - 1]({.scores = weights.data(),
                                   .max_in = max_in.data(),
@@ -213,6 +200,25 @@ struct Block {
                              .out = out.data(),
                              .num_keys = num_keys,
                              .head_dim_v = head_dim_v});
+    // Few queries are one vector.
+    if (vectors == 1) run_narrow(kernels, panel);
+  }
+
+  void run_narrow(const ProductKernels& kernels, const std::vector<float>& panel) {
+    std::vector<float> scratch(static_cast<size_t>(16 * head_dim));
+    std::vector<float> acc(static_cast<size_t>(16 * (head_dim_v + 32))), values = acc;
+    std::vector<float> row_max = max_in;
+    kernels.narrow_qk({.k_rows = k_rows.data(),
+                       .q = panel.data(),
+                       .scores = narrow_scores.data(),
+                       .max_in = max_in.data(),
+                       .max_out = row_max.data(),
+                       .transposed = scratch.data(),
+                       .scale = 0.25f,
+                       .num_keys = num_keys,
+                       .head_dim = head_dim,
+                       .num_lanes = kNarrowLanes,
+                       .width = width});
     kernels.narrow_pv({.v_rows = v_rows.data(),
                        .p = weights.data(),
                        .alpha = alpha.data(),
