@@ -27,7 +27,7 @@ struct Consumer {
   static constexpr bool kStagesOut = config.num_q_buffers > 1;
   static constexpr int kThreshold = config.softmax == Softmax::conditional ? 8 : 0;
   // A warpgroup whose items overflowed this often takes the running maximum for the rest of one.
-  static constexpr int kPatience = 2;
+  static constexpr int kPatience = 1;
 
   const ForwardParams& params;
   const Modification& modification;
