@@ -276,10 +276,11 @@ struct Consumer {
     ptx::registers_ready(scores);
   }
 
-  // Exponentials against the reference as it stands; then the sums are looked at. The branch also
-  // pins the order: without the border of a basic block ptxas moves the wait for the product by V
-  // above the exponentials.
-  SIRDAR_DEVICE void guarded_softmax(int block) {
+  // Exponentials against the reference as it stands; then the sums are looked at. True if the
+  // reference moved: outputs so far are to be multiplied by `factor`. The branch also pins the
+  // order: without the border of a basic block ptxas moves the wait for the product by V above the
+  // exponentials. That wait itself stays out of the branch, which warps take one by one.
+  SIRDAR_DEVICE bool guarded_softmax(int block, RowPair& factor) {
     constexpr float kGuard = guard_of(config.element);
     const RowPair before = rows.sum;
     const bool is_classic = overflows >= kPatience;
@@ -289,26 +290,30 @@ struct Consumer {
       repairs = ptx::any_sync(!(rows.sum.upper < kGuard && rows.sum.lower < kGuard));
     }
     if (repairs) {
-      RowPair factor;
-      if (is_classic) online_update<0>(scores, scale, rows, factor);
-      wait_out();
-      if (!is_classic) {
-        const RowPair sum{quad_sum(rows.sum.upper), quad_sum(rows.sum.lower)};
-        if (ptx::any_sync(!(sum.upper < 1e37f && sum.lower < 1e37f))) {
-          score_again(block);
-          rows.sum = before;
-          online_update<0>(scores, scale, rows, factor);
-          ++overflows;
-        } else {
-          factor = {lower_by_exponent(sum.upper, rows.reference.upper),
-                    lower_by_exponent(sum.lower, rows.reference.lower)};
-          rows.sum.upper *= factor.upper;
-          rows.sum.lower *= factor.lower;
-          scale_rows(scores, factor);
-        }
+      if (is_classic) {
+        online_update<0>(scores, scale, rows, factor);
+      } else {
+        repair(block, before, factor);
       }
-      scale_rows(out, factor);
     }
+    return repairs;
+  }
+
+  // A sum grew out of range: by a power of two where it is finite, from the scores again otherwise.
+  SIRDAR_DEVICE void repair(int block, RowPair before, RowPair& factor) {
+    const RowPair sum{quad_sum(rows.sum.upper), quad_sum(rows.sum.lower)};
+    if (ptx::any_sync(!(sum.upper < 1e37f && sum.lower < 1e37f))) {
+      score_again(block);
+      rows.sum = before;
+      online_update<0>(scores, scale, rows, factor);
+      ++overflows;
+      return;
+    }
+    factor = {lower_by_exponent(sum.upper, rows.reference.upper),
+              lower_by_exponent(sum.lower, rows.reference.lower)};
+    rows.sum.upper *= factor.upper;
+    rows.sum.lower *= factor.lower;
+    scale_rows(scores, factor);
   }
 
   // ---- the walk over an item's key blocks
@@ -353,8 +358,10 @@ struct Consumer {
   SIRDAR_DEVICE void guarded_block(int block, bool is_last) {
     issue_block();
     make_logits<!config.has_cover>(scores, item, block);
-    guarded_softmax(block);
+    RowPair factor{1, 1};
+    const bool moved = guarded_softmax(block, factor);
     wait_out();
+    if (moved) scale_rows(out, factor);
     release_v();
     release_k();
     finish_block(is_last);
