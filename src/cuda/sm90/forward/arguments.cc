@@ -134,7 +134,7 @@ void add_logits(const Problem& problem, const ForwardConfig& config, const Args&
 }  // namespace
 
 bool draws_tickets(const ForwardConfig& config) {
-  return config.mask != MaskForm::full || config.has_lengths;
+  return config.mask != MaskForm::full || config.has_lengths || config.has_cover;
 }
 
 Result<ForwardParams> make_params(const Problem& problem, const ForwardConfig& config,

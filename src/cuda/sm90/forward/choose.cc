@@ -74,20 +74,30 @@ ForwardConfig choose_config(const Problem& problem) {
   const bool sees_no_later_key = mask.is_causal || mask.window_right == 0;
   config.is_alibi_one_sided =
       config.has_alibi && sees_no_later_key && mask.alignment == Alignment::bottom_right;
+  config.has_score_mod = problem.has_bias || !problem.score_mod.empty();
+  config.has_cover = problem.has_document || problem.has_mask_tensor || !problem.mask_mod.empty();
+  config.has_mask_mod = config.has_cover || problem.has_bias;  // -inf hides
   // A reference taken as the maximum score times the scale wants a positive scale.
-  config.has_logits = config.has_softcap || config.has_alibi || !(problem.scale() > 0);
+  config.has_logits =
+      config.has_softcap || config.has_alibi || config.has_score_mod || !(problem.scale() > 0);
   config.has_sink = problem.has_sink;
   config.writes_lse = problem.needs_lse;
   config.writes_max_logit = problem.needs_max_logit;
+  // Guarded, the modification stands in the kernel twice more, and rows that see nothing of a block
+  // need the repair.
+  const bool is_modified = config.has_score_mod || config.has_mask_mod;
+  if (is_modified) config.softmax = Softmax::conditional;
   if (problem.needs_max_logit) config.softmax = Softmax::classic;
   const int64_t widest = std::max(problem.head_dim, problem.value_dim());
-  if (widest <= 64) {
+  // Four warpgroups have no registers for a modification.
+  if (widest <= 64 && !is_modified) {
     shape_narrow(config, problem);
   } else if (widest <= 128) {
     shape_middle(config);
   } else {
     shape_wide(config);
   }
+  if (is_modified) config.trim = 0;
   return config;
 }
 

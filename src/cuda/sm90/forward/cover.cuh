@@ -78,7 +78,6 @@ struct CoverConfig {
   ForwardConfig forward;
 };
 constexpr int shared_bytes(const CoverConfig&) { return 0; }
-inline constexpr int kCoverWarps = 4;
 
 // One warp: what one query block sees of 32 key blocks.
 template <CoverConfig config, class Modification>

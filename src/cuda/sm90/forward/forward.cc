@@ -13,6 +13,7 @@
 #include "cuda/sm90/forward/arguments.h"
 #include "cuda/sm90/forward/choose.h"
 #include "cuda/sm90/forward/config_names.h"
+#include "cuda/sm90/forward/modified.h"
 #include "jit/source.h"
 #include "plan/config_fields.h"
 
@@ -47,6 +48,12 @@ Status supports(const Problem& problem, const Device& device) {
   if ((problem.seqlen_q / 64 + 1) * problem.batch * problem.num_heads_q > kMaxItems) {
     return unsupported(fmt::format("takes up to {} blocks of 64 query rows", kMaxItems));
   }
+  if (param_bytes(modification_of(problem)) > kMaxParamBytes) {
+    return unsupported(
+        fmt::format("takes tensors and scalars of expressions that fit the {} bytes of a kernel's "
+                    "parameters, about 50 tensors",
+                    kMaxParamBytes));
+  }
   return {};
 }
 
@@ -66,11 +73,23 @@ Result<Config> configure(const Problem& problem, const Device&, const PlanOption
 
 std::string print(const Config& config) { return print_fields(config.as<ForwardConfig>()); }
 
-size_t workspace_bytes(const Problem&, const Config& config) {
-  return draws_tickets(config.as<ForwardConfig>()) ? kCounterBytes : 0;
+int num_blocks_m(const Problem& problem, const ForwardConfig& config) {
+  return static_cast<int>((problem.seqlen_q + block_m(config) - 1) / block_m(config));
 }
 
-KernelSource kernel_source(const Problem&, const Config& bytes) {
+// The counter, then what is known about key blocks.
+size_t workspace_bytes(const Problem& problem, const Config& bytes) {
+  const ForwardConfig config = bytes.as<ForwardConfig>();
+  if (config.has_cover) {
+    const CoverView cover = cover_view(problem, config, modification_of(problem), nullptr);
+    return kCounterBytes + cover_bytes(cover, num_blocks_m(problem, config));
+  }
+  return draws_tickets(config) ? kCounterBytes : 0;
+}
+
+// The forward's last.
+std::vector<KernelSource> kernel_sources(const expression::DeviceModification& modification,
+                                         const Config& bytes) {
   const ForwardConfig config = bytes.as<ForwardConfig>();
   KernelSource source;
   source.header = "cuda/sm90/forward/forward.cuh";
@@ -82,40 +101,66 @@ KernelSource kernel_source(const Problem&, const Config& bytes) {
   source.entry = entry_name(config);
   source.threads = num_threads(config);
   source.shared_bytes = shared_bytes(config);
-  return source;
+  if (modification.is_empty()) return {source};
+  add_modification(modification, source);
+  if (!config.has_cover) return {source};
+  return {cover_source(source), source};
 }
 
 Result<std::vector<KernelSource>> kernels(const Problem& problem, const Config& config) {
-  return std::vector<KernelSource>{kernel_source(problem, config)};
+  return kernel_sources(modification_of(problem), config);
 }
 
-// A plan's kernel, compiled when it is first run.
+// A plan's kernels, compiled when it is first run.
 struct Prepared {
+  expression::DeviceModification modification;
   std::once_flag once;
   Status status;
-  cuda::KernelPtr kernel;
+  std::vector<cuda::KernelPtr> kernels;  // as kernel_sources() lists them
 };
 
-std::shared_ptr<const void> prepare(const Problem&) { return std::make_shared<Prepared>(); }
+std::shared_ptr<const void> prepare(const Problem& problem) {
+  auto prepared = std::make_shared<Prepared>();
+  prepared->modification = modification_of(problem);
+  return prepared;
+}
 
-Result<const cuda::Kernel*> kernel_of(const Plan::State& state) {
+Result<const Prepared*> prepared_of(const Plan::State& state) {
   auto& prepared = *static_cast<Prepared*>(const_cast<void*>(state.prepared.get()));
   std::call_once(prepared.once, [&] {
-    Result<cuda::KernelPtr> loaded = cuda::load_kernel(kernel_source(state.problem, state.config),
-                                                       state.device, state.problem.str());
-    if (loaded.ok()) {
-      prepared.kernel = loaded.value();
-    } else {
-      prepared.status = loaded.status();
+    for (const KernelSource& source : kernel_sources(prepared.modification, state.config)) {
+      Result<cuda::KernelPtr> loaded = cuda::load_kernel(source, state.device, state.problem.str());
+      if (loaded.ok()) {
+        prepared.kernels.push_back(loaded.value());
+      } else if (prepared.status.ok()) {
+        prepared.status = loaded.status();
+      }
     }
   });
   if (!prepared.status.ok()) return prepared.status;
-  return prepared.kernel.get();
+  return &prepared;
 }
 
 Status warm_up(const Plan::State& state) {
-  const Result<const cuda::Kernel*> kernel = kernel_of(state);
-  return kernel.ok() ? Status() : kernel.status();
+  const Result<const Prepared*> prepared = prepared_of(state);
+  return prepared.ok() ? Status() : prepared.status();
+}
+
+// The kernel that looks at key blocks, and the forward.
+Status run_modified(const Plan::State& state, const Prepared& prepared, cuda::Launch forward,
+                    const ForwardParams& params, const Args& args, Stream stream) {
+  const Result<std::vector<std::byte>> bytes =
+      modified_params(params, prepared.modification, state.problem, args);
+  if (!bytes.ok()) return bytes.status();
+  if (state.config.as<ForwardConfig>().has_cover) {
+    cuda::Launch cover;
+    cover.kernel = prepared.kernels.front().get();
+    cover.grid.x = static_cast<unsigned>(num_cover_blocks(params.cover, params.num_blocks_m));
+    cover.problem = &state.problem;
+    Status status = cuda::launch_bytes(cover, bytes.value().data(), stream);
+    if (!status.ok()) return status;
+  }
+  return cuda::launch_bytes(forward, bytes.value().data(), stream);
 }
 
 Status run(const Plan::State& state, const Args& args, Stream stream) {
@@ -128,20 +173,26 @@ Status run(const Plan::State& state, const Args& args, Stream stream) {
   const Result<cuda::ContextScope> scope =
       cuda::ContextScope::of_stream(*driver.value(), state.device.index, stream);
   if (!scope.ok()) return scope.status();
-  const Result<ForwardParams> params = make_params(state.problem, config, args, counter);
-  if (!params.ok()) return params.status();
-  const Result<const cuda::Kernel*> kernel = kernel_of(state);
-  if (!kernel.ok()) return kernel.status();
+  const Result<ForwardParams> made = make_params(state.problem, config, args, counter);
+  if (!made.ok()) return made.status();
+  ForwardParams params = made.value();
+  const Result<const Prepared*> prepared = prepared_of(state);
+  if (!prepared.ok()) return prepared.status();
   if (draws) {
     // The caller's workspace holds anything; the kernel leaves zeros, but not for the next caller.
     Status status = cuda::clear_words(state.device.index, counter, 2, stream);
     if (!status.ok()) return status;
   }
   cuda::Launch launch;
-  launch.kernel = kernel.value();
-  launch.grid.x = static_cast<unsigned>(std::min(params.value().num_items, state.device.num_sms));
+  launch.kernel = prepared.value()->kernels.back().get();
+  launch.grid.x = static_cast<unsigned>(std::min(params.num_items, state.device.num_sms));
   launch.problem = &state.problem;
-  return cuda::launch(launch, params.value(), stream);
+  const expression::DeviceModification& modification = prepared.value()->modification;
+  if (modification.is_empty()) return cuda::launch(launch, params, stream);
+  void* words = static_cast<std::byte*>(args.workspace) + kCounterBytes;
+  params.cover = cover_view(state.problem, config, modification,
+                            config.has_cover ? static_cast<unsigned long long*>(words) : nullptr);
+  return run_modified(state, *prepared.value(), launch, params, args, stream);
 }
 
 }  // namespace
@@ -152,7 +203,8 @@ const Implementation kForward = {
                    feature::seqused_q | feature::seqused_k | feature::causal | feature::window |
                    feature::chunk | feature::softcap | feature::alibi | feature::sink |
                    feature::lse | feature::max_logit | feature::top_left | feature::dtype_bf16 |
-                   feature::dtype_fp16,
+                   feature::dtype_fp16 | feature::bias | feature::document | feature::mask_tensor |
+                   feature::mask_mod | feature::score_mod,
     .supports = supports,
     .configure = configure,
     .print = print,

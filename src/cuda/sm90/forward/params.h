@@ -26,6 +26,9 @@ struct CoverView {
   int num_batches, num_heads, num_words;  // of different ones; words of one query block
 };
 
+// Warps of one thread block of that kernel, each of which writes a word.
+inline constexpr int kCoverWarps = 4;
+
 inline constexpr int kNoBound = 1 << 30;  // of a window side, a chunk: further than any position
 
 struct ForwardParams {
