@@ -95,3 +95,21 @@ def test_clear_leaves_packs_and_strangers(cache):
     assert cache("cache", "clear", dirs=dirs).out == f"1 kernel removed from {cache.folder}\n"
     assert os.listdir(cache.folder) == ["mine.txt"]
     assert os.listdir(cache.root / "pack") == [NAME]
+
+
+def test_compile_says_what_a_kernel_takes_and_keeps_it(cache):
+    if "nvrtc        none" in cache("doctor").out:
+        pytest.skip("NOT TESTED: no NVRTC here; ./dev setup installs it and ./dev test finds it")
+    problem = "fwd b1 s256 h2 d128 bf16 causal"
+    made = json.loads(cache("compile", problem, "--json").out)
+    assert made["origin"] == "compiled" and made["arch"] == "sm_90a"
+    assert made["implementation"] == "cuda.sm90.forward" and made["kernel"].startswith("sirdar_fwd_bf16_d128")
+    assert made["spill_store_bytes"] == made["spill_load_bytes"] == 0 and made["remarks"] == []
+    assert 0 < made["registers"] <= 255 and 0 < made["shared_bytes"] <= 232448
+    assert made["compile_ms"] > 0 and made["cubin_bytes"] > 1000
+    assert os.listdir(cache.folder) == [made["entry"]]
+    # Other lengths and heads are the same kernel, and another process finds it.
+    other = json.loads(cache("compile", "fwd b3 s4096 h4 d128 bf16 causal", "--json").out)
+    assert other["origin"] == "cache" and other["entry"] == made["entry"]
+    table = cache("compile", problem).out
+    assert made["kernel"] in table and table.splitlines()[1].endswith("cache")

@@ -110,8 +110,11 @@ def test_explain_json(sirdar):
     assert found["bytes"] == 4 * 2 * 100 * 64 * (4 + 4 + 2 + 2)
     assert found["device"] and found["workspace_bytes"] >= 0 and found["refusals"] is not None
     found = json.loads(sirdar.ok("explain", "fwd s64 d64 bf16", "--device", "h200", "--json").out)
+    assert found["chosen"] == "cuda.sm90.forward"
+    found = json.loads(sirdar.ok("explain", "fwd s64 d64 fp32", "--device", "h200", "--json").out)
     assert found["chosen"] is None
-    assert {r["implementation"] for r in found["refusals"]} >= {"cpu.forward", "reference"}
+    refused = {r["implementation"] for r in found["refusals"]}
+    assert refused >= {"cuda.sm90.forward", "cpu.forward", "reference"}
     assert all(len(r["reason"]) > 4 for r in found["refusals"])
 
 
