@@ -79,9 +79,10 @@ int32_t choose_block_m(const Problem& problem, const Device& device, int width, 
   return block_m;
 }
 
-// Blocks of K and V whose packed copies take half of the L2 cache: all panels of a tile pass over
-// them. A tile of one panel has no use for more than one, and where masks are sparse the queries
-// stay instead.
+// Blocks of K and V whose packed copies take the L2 cache: all panels of a tile pass over them, and
+// to bring in a part of them once more for each chunk of panels costs less than to bring in the
+// panels' states for each group. A tile of one panel has no use for more than one, and where masks
+// are sparse the queries stay instead.
 int32_t choose_group_n(const Problem& problem, const Device& device, const ForwardConfig& config,
                        int width) {
   if (config.block_m <= width || may_be_sparse(problem)) return 1;
@@ -89,7 +90,7 @@ int32_t choose_group_n(const Problem& problem, const Device& device, const Forwa
   const int64_t bytes = 4 * words * (problem.head_dim + problem.value_dim());
   const int64_t blocks = (problem.seqlen_k + config.block_n - 1) / config.block_n;
   const int64_t most = std::clamp<int64_t>(blocks, 1, kMaxGroupBlocks);
-  return static_cast<int32_t>(std::clamp<int64_t>(device.l2_bytes / 2 / bytes, 1, most));
+  return static_cast<int32_t>(std::clamp<int64_t>(device.l2_bytes / bytes, 1, most));
 }
 
 Result<Config> configure(const Problem& problem, const Device& device, const PlanOptions& options) {

@@ -94,7 +94,9 @@ void Tile::prepare_block(int n, int64_t panels) {
   block.is_ready = true;
   prepare_values(block);
   const int64_t calls = (block.num_panels * panels + num_panels_ - 1) / num_panels_;
-  if (const Block* next = seen_after(n, panels == num_panels_)) ask_for_block(*next, calls);
+  const Block* const next = seen_after(n, panels == num_panels_);
+  if (next != nullptr && (next->keys.begin >= blocks_[num_blocks_ - 1].keys.end || is_seen(*next)))
+    ask_for_block(*next, calls);
 }
 
 const Tile::Block* Tile::seen_after(int n, bool looks_further) const {
@@ -131,15 +133,34 @@ void Tile::ask_for_panels(int first, int end, Range next) {
   const int width = call_.shape.width;
   int64_t visits = 0;  // of the tile's panels to blocks
   for (int n = 0; n < num_blocks_; ++n) visits += blocks_[n].num_panels;
-  const int64_t calls = visits * (end - first) / num_panels_ / 2 + 1;
+  const int64_t calls = min_of(visits * (end - first) / num_panels_, num_calls(first, end)) + 1;
   const int next_end = std::min(end + call_.shape.chunk_panels(), num_panels_);
   if (end < next_end) {
     ask(ahead_[2] = {scratch_.from_rows + end * width, (next_end - end) * width, calls});
+    // What the next panels see first, as under a causal mask.
+    const Position seen_end = panel(next_end - 1).keys.end;
+    for (int n = 0; n < num_blocks_ && blocks_[n].keys.begin < seen_end; ++n) {
+      if (blocks_[n].is_ready || blocks_[n].num_panels == 0 || is_seen(blocks_[n])) continue;
+      ask_for_block(blocks_[n], calls);
+      break;
+    }
   } else if (const Block* block = seen_after(num_blocks_ - 1, true)) {
     ask_for_block(*block, calls);
   }
   if (next.empty())
     ask(ahead_[3] = {scratch_.to_rows + first * width, (end - first) * width, calls});
+}
+
+int64_t Tile::num_calls(int first, int end) const {
+  const Position block_n = call_.config.block_n, begin = blocks_[0].keys.begin;
+  int64_t calls = 0;
+  for (int index = first; index < end; ++index) {
+    const Range seen = panel(index).keys;
+    const Position from = max_of(seen.begin - begin, 0);
+    const Position to = min_of(seen.end, blocks_[num_blocks_ - 1].keys.end) - begin;
+    if (from < to) calls += (to - 1) / block_n - from / block_n + 1;
+  }
+  return calls;
 }
 
 // Of a tile that is one chunk: each panel's by the one before it.
@@ -153,19 +174,21 @@ void Tile::ask(const RowsAhead& ahead) const {
   for (int64_t n = 0; n < ahead.count; ++n) __builtin_prefetch(ahead.rows[n], 0, 2);
 }
 
-Prefetch Tile::take_ahead() {
-  Prefetch result{.rows = scratch_.rows_ahead};
+Prefetch Tile::take_ahead(int64_t most_lines) {
+  const int64_t columns = std::max(call_.shape.head_dim, call_.shape.head_dim_v);
+  Prefetch result{.rows = scratch_.rows_ahead,
+                  .num_bytes = static_cast<int>(columns * call_.input_bytes)};
+  const int64_t most_rows = most_lines / max_of((result.num_bytes + 63) / 64, 1);
   for (RowsAhead& ahead : ahead_) {
     if (ahead.count == 0) continue;
-    const int64_t share = (ahead.count + ahead.calls - 1) / ahead.calls;
+    int64_t share = (ahead.count + ahead.calls - 1) / ahead.calls;
+    if (ahead.calls > 1) share = max_of(min_of(share, most_rows - result.num_rows), 0);
     std::copy_n(ahead.rows, share, scratch_.rows_ahead + result.num_rows);
     result.num_rows += static_cast<int>(share);
     ahead.rows += share;
     ahead.count -= share;
     ahead.calls = max_of(ahead.calls - 1, 1);
   }
-  const int64_t columns = std::max(call_.shape.head_dim, call_.shape.head_dim_v);
-  result.num_bytes = static_cast<int>(columns * call_.input_bytes);
   return result;
 }
 

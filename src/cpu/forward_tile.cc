@@ -14,6 +14,11 @@ namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
+Range hull(const Range& a, const Range& b) {
+  if (a.empty() || b.empty()) return a.empty() ? b : a;
+  return {min_of(a.begin, b.begin), max_of(a.end, b.end)};
+}
+
 }  // namespace
 
 Tile::Tile(const ForwardCall& call, Scratch& scratch, int64_t tile)
@@ -135,19 +140,22 @@ void Tile::for_each_block(Range seen, const Start& start, const Visit& visit, co
     for (int begin = 0; begin < num_panels_; begin += size) {
       Panel chunk[kMaxChunkPanels];
       int count = 0;
+      chunk_keys_ = {};
       const int end = std::min(begin + size, num_panels_);
       for (int index = begin; index < end; ++index) {
         const Panel one = panel(index);
         if (!is_first && one.keys.end <= keys.begin) continue;  // done before
         if (is_first) start(one);
         chunk[count++] = one;
+        chunk_keys_ = hull(chunk_keys_, one.keys);
       }
       if (is_first || num_panels_ > size) std::fill_n(has_queries_, size, false);
       ask_for_panels(begin, end, next);
       if (is_first && count == num_panels_) ask_for_queries();
       for (int n = 0; n < num_blocks_; ++n) {
         if (blocks_[n].num_panels == 0) continue;
-        if (!blocks_[n].is_ready) prepare_block(n, end - begin);
+        // Not before it is needed: until then its rows are asked for.
+        if (!blocks_[n].is_ready && is_seen(blocks_[n])) prepare_block(n, end - begin);
         expressions_.enter_block(blocks_[n].bounds, blocks_[n].keys, lanes_of(begin, end));
         for (int place = 0; place < count; ++place) visit(chunk[place], blocks_[n]);
       }
@@ -301,7 +309,7 @@ void Tile::score(const Panel& panel, const Block& block, Range run, Range keys, 
     args.row_stride = stride;
     args.column_stride = 1;
   }
-  args.next = take_ahead();
+  args.next = take_ahead(args.num_keys / rows * (call_.shape.key_words() / 8));
   ask_for_surplus(args);
   call_.products.qk[panel.vectors - 1](args);
 }
@@ -309,7 +317,7 @@ void Tile::score(const Panel& panel, const Block& block, Range run, Range keys, 
 void Tile::score_narrow(const Panel& panel, const Block& block, Range keys, const float* row_max) {
   // Rows of K are asked for by the scores, the others by the values.
   const int64_t before = ahead_[0].count;
-  Prefetch next = take_ahead();
+  Prefetch next = take_ahead(std::numeric_limits<int32_t>::max());
   const int num_k = static_cast<int>(before - ahead_[0].count);
   next_values_ = {next.rows + num_k, next.num_rows - num_k, next.num_bytes};
   next.num_rows = num_k;

@@ -95,6 +95,10 @@ class Tile {
   void start_group(Range keys, Range next);
   int look_at_group(KeyGroup& group, Range keys, Block* blocks);
   void look_at_block(Block& block);
+  // By the chunk at work, as far as the structured masks say.
+  bool is_seen(const Block& block) const {
+    return block.keys.begin < chunk_keys_.end && chunk_keys_.begin < block.keys.end;
+  }
   void prepare_block(int n, int64_t panels);
   // The block after n of which something is seen, among those of the group and of the next; null:
   // none.
@@ -127,9 +131,13 @@ class Tile {
   };
   void ask_for_block(const Block& block, int64_t calls);
   void ask(const RowsAhead& ahead) const;
+  // For the panels behind `end`, and where the results of the chunk before it will go.
   void ask_for_panels(int first, int end, Range next);
+  // Calls of `score` in this group, by the structured masks.
+  int64_t num_calls(int first, int end) const;
   void ask_for_queries();
-  Prefetch take_ahead();
+  // The next of those rows; of what is not urgent no more than there is time for.
+  Prefetch take_ahead(int64_t most_lines);
   void ask_for_surplus(QkArgs& args) const;
   void apply_dropout(const Panel& panel, Range keys);
   void apply_logits(const Panel& panel, const Block& block, Range run, Range keys, Cover cover,
@@ -167,6 +175,7 @@ class Tile {
   Block *blocks_ = block_storage_[0], *next_blocks_ = block_storage_[1];  // of the group, the next
   int num_blocks_ = 0, num_next_blocks_ = 0;
   int64_t segment_ = -1;  // of the last block
+  Range chunk_keys_;      // from the first to the last that the chunk at work sees
   RowsAhead ahead_[4];    // of K and V of the next block, of q and out of the next panels
   Prefetch next_values_;  // what values of a few queries ask for
   int num_rows_ = 0;      // of this tile: those the caller owns
