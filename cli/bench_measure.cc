@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <memory>
 
 #include "bench_naive.h"
@@ -38,27 +37,17 @@ Timing timing(const std::vector<double>& ms) {
 
 // Different data for consecutive runs, until together they leave the caches of the cores used.
 std::vector<std::unique_ptr<check::Inputs>> make_buffers(const Problem& problem, const Cost& cost,
-                                                         const Device& device) {
+                                                         const Device& device,
+                                                         const check::Placement& placement) {
   const double caches = 2.0 * static_cast<double>(device.l2_bytes) * device.num_threads;
   const int count = static_cast<int>(std::clamp(caches / cost.bytes() + 1, 3.0, 64.0));
   std::vector<std::unique_ptr<check::Inputs>> buffers;
   for (int i = 0; i < count; ++i) {
     buffers.push_back(std::make_unique<check::Inputs>(problem, static_cast<uint64_t>(i) + 1,
-                                                      check::Style::plain));
+                                                      check::Style::plain, 1, placement));
   }
   return buffers;
 }
-
-struct AlignedBytes {
-  void* data = nullptr;
-  size_t size = 0;
-  explicit AlignedBytes(size_t bytes) : size((bytes + 63) / 64 * 64) {
-    data = size > 0 ? std::aligned_alloc(64, size) : nullptr;
-  }
-  AlignedBytes(const AlignedBytes&) = delete;
-  AlignedBytes& operator=(const AlignedBytes&) = delete;
-  ~AlignedBytes() { std::free(data); }
-};
 
 struct Samples {
   std::vector<double> ours, peak_flops, naive_exp, naive_vector;
@@ -124,10 +113,9 @@ Result<BenchResult> measure(const Problem& problem, const BenchOptions& options)
                      .isa = std::string(name_of(isa.value())),
                      .num_threads = plan.device().num_threads};
   const Cost cost = cost_of(problem);
-  const auto buffers = make_buffers(problem, cost, plan.device());
-  const AlignedBytes workspace(plan.workspace_bytes());
-  if (workspace.size > 0 && workspace.data == nullptr)
-    return Status(StatusCode::out_of_memory, "bench: there is no memory for the workspace.");
+  const auto buffers = make_buffers(problem, cost, plan.device(), options.placement);
+  std::vector<std::byte, PageAllocator<std::byte>> workspace(
+      plan.workspace_bytes(), PageAllocator<std::byte>(options.placement.pages));
   std::unique_ptr<NaiveAttention> naive;
   if (options.against_naive) {
     result.naive_refusal = NaiveAttention::refusal(problem);
@@ -137,15 +125,15 @@ Result<BenchResult> measure(const Problem& problem, const BenchOptions& options)
     }
   }
   result.num_buffers = static_cast<int>(buffers.size());
-  result.extra_mib = static_cast<double>(workspace.size) / (1 << 20);
+  result.extra_mib = static_cast<double>(workspace.size()) / (1 << 20);
   result.peak_gbytes_per_s = cpu::measure_read_bandwidth(result.num_threads, 0.2) * 1e-9;
 
   Samples samples;
   double spent_ms = 0;
   const auto args_of = [&](int index) {
     Args args = buffers[static_cast<size_t>(index) % buffers.size()]->args();
-    args.workspace = workspace.data;
-    args.workspace_bytes = workspace.size;
+    args.workspace = workspace.data();
+    args.workspace_bytes = workspace.size();
     return args;
   };
   if (naive != nullptr) {

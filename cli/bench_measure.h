@@ -8,11 +8,14 @@
 #include <string>
 #include <vector>
 
+#include "check/inputs.h"
+
 namespace sirdar::cli {
 
 struct BenchOptions {
   PlanOptions plan;
   bool against_naive = false;
+  check::Placement placement{.pages = Pages::huge};
   double min_seconds = 1;   // at least this long, and 30 repetitions ...
   double max_seconds = 10;  // ... but no longer than this once there are 3
 };

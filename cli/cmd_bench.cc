@@ -20,10 +20,10 @@ struct BenchFlags {
   using Text = std::optional<std::string>;
   std::vector<std::string> words, knobs;
   bool json = false;
-  Text against, isa, backend, threads, min_time, max_time;
+  Text against, isa, backend, threads, pages, layout, min_time, max_time;
 };
 
-nlohmann::ordered_json to_json(const BenchResult& result) {
+nlohmann::ordered_json to_json(const BenchResult& result, const BenchOptions& options) {
   nlohmann::ordered_json json{{"problem", result.problem},
                               {"implementation", result.implementation},
                               {"config", result.config},
@@ -42,6 +42,8 @@ nlohmann::ordered_json to_json(const BenchResult& result) {
                               {"device", result.device},
                               {"isa", result.isa},
                               {"threads", result.num_threads},
+                              {"pages", options.placement.pages == Pages::huge ? "huge" : "small"},
+                              {"layout", options.placement.heads_first ? "bhsd" : "bshd"},
                               {"version", std::string(version())},
                               {"commit", SIRDAR_COMMIT}};
   if (result.naive_exp) {
@@ -100,6 +102,21 @@ Status read_knobs(const std::vector<std::string>& texts, PlanOptions& options) {
   return {};
 }
 
+Status read_placement(const BenchFlags& flags, check::Placement& placement) {
+  const auto choose = [](std::string_view flag, const BenchFlags::Text& text,
+                         std::string_view first, std::string_view second, bool& is_second) {
+    if (!text) return Status();
+    is_second = *text == second;
+    if (is_second || *text == first) return Status();
+    return bad_flag(flag, fmt::format("'{}' is unknown; give {} or {}.", *text, first, second));
+  };
+  bool is_huge = true;
+  Status status = choose("--pages", flags.pages, "small", "huge", is_huge);
+  if (status.ok()) status = choose("--layout", flags.layout, "bshd", "bhsd", placement.heads_first);
+  placement.pages = is_huge ? Pages::huge : Pages::small;
+  return status;
+}
+
 Result<BenchOptions> bench_options(const BenchFlags& flags) {
   const Result<std::string> backend = parse_word("--backend", flags.backend, "");
   if (!backend.ok()) return backend.status();
@@ -113,6 +130,7 @@ Result<BenchOptions> bench_options(const BenchFlags& flags) {
     if (!threads.ok()) return threads.status();
     options.plan.num_threads = static_cast<int>(threads.value());
   }
+  if (Status status = read_placement(flags, options.placement); !status.ok()) return status;
   Status status = read_seconds("--min-time", flags.min_time, options.min_seconds);
   if (status.ok()) status = read_seconds("--max-time", flags.max_time, options.max_seconds);
   if (status.ok()) status = read_knobs(flags.knobs, options.plan);
@@ -147,7 +165,7 @@ int run_bench(const BenchFlags& flags) {
     progress.clear();
     if (!result.ok()) return fail(result.status());
     if (flags.json) {
-      fmt::print("{}\n", to_json(result.value()).dump());
+      fmt::print("{}\n", to_json(result.value(), options.value()).dump());
       std::fflush(stdout);
     } else {
       if (is_first) print_header(flags);
@@ -175,6 +193,12 @@ Action declare_bench(CLI::App& app) {
       ->type_name("N");
   app.add_option("--knob", flags->knobs, "a field of the config, like block_m=128")
       ->type_name("NAME=VALUE");
+  app.add_option("--pages", flags->pages,
+                 "small, or huge: tensors on pages of 2 MiB where the system has them (default)")
+      ->type_name("SIZE");
+  app.add_option("--layout", flags->layout,
+                 "bshd, or bhsd: the rows of a head are adjacent (default bshd)")
+      ->type_name("ORDER");
   app.add_option("--min-time", flags->min_time, "seconds per problem at least (default 1)")
       ->type_name("S");
   app.add_option("--max-time", flags->max_time, "seconds per problem at most (default 10)")

@@ -43,6 +43,8 @@ TensorView Inputs::make(std::string name, DType dtype, std::vector<int64_t> shap
       std::swap(axes[n - 1], axes[static_cast<size_t>(below(static_cast<int64_t>(n)))]);
     }
   }
+  if (placement_.heads_first && order == Order::last_axis_dense && axes.size() == 4)
+    std::swap(axes[1], axes[2]);
   int64_t stride = 1;
   for (size_t n = axes.size(); n-- > 0;) {
     const size_t axis = axes[n];
@@ -67,6 +69,7 @@ TensorView Inputs::make(std::string name, DType dtype, std::vector<int64_t> shap
   const size_t element = static_cast<size_t>(size_bytes(dtype));
   buffers_.emplace_back();
   Buffer& buffer = buffers_.back();
+  buffer.bytes = Bytes(PageAllocator<std::byte>(placement_.pages));
   buffer.name = std::move(name);
   buffer.is_output = is_output;
   buffer.size = count == 0 ? 0 : (static_cast<size_t>(last) + 1) * element;
@@ -87,7 +90,7 @@ TensorView Inputs::make(std::string name, DType dtype, std::vector<int64_t> shap
 
 void Inputs::accept() {
   for (Buffer& buffer : buffers_) {
-    if (!buffer.is_output) buffer.accepted = buffer.bytes;
+    if (!buffer.is_output) buffer.accepted.assign(buffer.bytes.begin(), buffer.bytes.end());
   }
 }
 

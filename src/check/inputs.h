@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "core/pages.h"
+
 namespace sirdar::check {
 
 enum class Style : uint8_t {
@@ -18,13 +20,20 @@ enum class Style : uint8_t {
   plain,    // contiguous, aligned to 64 bytes, smooth data: for timing
 };
 
+// Where timed tensors lie.
+struct Placement {
+  Pages pages = Pages::small;
+  bool heads_first =
+      false;  // the rows of a head are adjacent: [batch, heads, seqlen, dim] in memory
+};
+
 class Inputs {
  public:
   // `problem` must be valid. Throws std::bad_alloc. Backward problems get out and lse from the
   // reference, rounded. Addresses and strides are multiples of `alignment` bytes, a power of two up
   // to 64.
-  Inputs(const Problem& problem, uint64_t seed, Style style = Style::hostile,
-         int64_t alignment = 1);
+  Inputs(const Problem& problem, uint64_t seed, Style style = Style::hostile, int64_t alignment = 1,
+         const Placement& placement = {});
   Inputs(const Inputs&) = delete;
   Inputs& operator=(const Inputs&) = delete;
 
@@ -46,10 +55,11 @@ class Inputs {
   std::string damage() const;
 
  private:
+  using Bytes = std::vector<std::byte, PageAllocator<std::byte>>;
   struct Buffer {
     std::string name;
     bool is_output = false;
-    std::vector<std::byte> bytes;  // guard, memory of the view, guard
+    Bytes bytes;              // guard, memory of the view, guard
     std::vector<bool> owned;  // outputs: the bytes that are elements; empty: all but the guards
     std::vector<std::byte> accepted;
     size_t begin = 0, size = 0;  // the memory of the view
@@ -84,6 +94,7 @@ class Inputs {
   Problem problem_;
   Style style_;
   int64_t alignment_;
+  Placement placement_;
   uint64_t state_;
   std::deque<Buffer> buffers_;
   Args args_;

@@ -70,8 +70,9 @@ int64_t odd_length(int64_t bound, int64_t choice, int64_t random) {
 
 }  // namespace
 
-Inputs::Inputs(const Problem& problem, uint64_t seed, Style style, int64_t alignment)
-    : problem_(problem), style_(style), alignment_(alignment), state_(seed) {
+Inputs::Inputs(const Problem& problem, uint64_t seed, Style style, int64_t alignment,
+               const Placement& placement)
+    : problem_(problem), style_(style), alignment_(alignment), placement_(placement), state_(seed) {
   make_lengths();
   make_qkv();
   make_masks();

@@ -56,6 +56,8 @@ def test_version_and_help(sirdar):
     (["bench", "fwd s64", "--max-time", "3601"], ["--max-time", "3601"]),
     (["bench", "fwd s64", "--isa", ""], "--isa"), (["bench", "fwd s64", "--isa", "x"], "--isa"),
     (["bench", "fwd s64", "--backend", "fast"], ["--backend", "fast"]),
+    (["bench", "fwd s64", "--pages", "4k"], ["--pages", "4k", "small or huge"]),
+    (["bench", "fwd s64", "--layout", "sbhd"], ["--layout", "sbhd", "bshd or bhsd"]),
     (["bench", "fwd s64", "--backend", "reference", "--threads", "3"], "--threads"),
     (["bench", "fwd s64", "--backend", "reference", "--isa", "scalar"], "--isa"),
     (["bench", "fwd s64", "bwd sq1 sk1073741825 d8"], ["--backend", "bwd b1 sq1"]),

@@ -128,6 +128,20 @@ bool accepts_scaled(const check::Oracle& oracle, const check::Expected& one, int
   return accepted;
 }
 
+TEST(CheckInputs, LieWhereTheyAreWanted) {
+  const Problem problem = parsed("fwd b2 sq256 sk512 hq8 hkv4 d128 fp32");
+  const check::Inputs inputs(problem, 1, check::Style::plain, 1,
+                             {.pages = Pages::huge, .heads_first = true});
+  const Status status = validate(problem, inputs.args(), DeviceKind::cpu);
+  ASSERT_TRUE(status.ok()) << status.message();
+  const Args& args = inputs.args();
+  for (const TensorView* view : {&args.q, &args.k, &args.v, &args.out}) {
+    EXPECT_EQ(view->stride[1], 128);
+    EXPECT_EQ(view->stride[2], view->shape[1] * 128);
+    EXPECT_LT(reinterpret_cast<uintptr_t>(view->data) % (2 << 20), 256u);  // a guard before it
+  }
+}
+
 // Sums over many rows whose terms nearly cancel: a wrong sum is small beside the sizes of its
 // terms.
 TEST(CheckJudge, SeesWrongSumsOfGradients) {
