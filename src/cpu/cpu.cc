@@ -71,7 +71,13 @@ int32_t choose_block_m(const Problem& problem, const Device& device, int width, 
   int block_m = std::max(problem.head_dim <= 128 ? 2048 : 512, width);
   if (may_be_sparse(problem)) block_m = std::min(block_m, resident_rows(problem, device, width));
   const auto tiles = [&](int rows_per_tile) {
-    return problem.batch * problem.num_heads_kv * ((rows + rows_per_tile - 1) / rows_per_tile);
+    int64_t count = problem.batch * ((rows + rows_per_tile - 1) / rows_per_tile);
+    // The longest of a ragged batch may hold most of its rows: short ones are not whole tiles.
+    if (problem.total_q > 0) {
+      const int64_t total = problem.total_q * problem.group_size();
+      count = std::min(count, (total + rows_per_tile - 1) / rows_per_tile);
+    }
+    return problem.num_heads_kv * count;
   };
   while (block_m / 2 >= width &&
          (!shared_evenly(tiles(block_m), num_threads) || rows <= block_m / 2))

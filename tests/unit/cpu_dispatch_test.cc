@@ -73,6 +73,22 @@ TEST(CpuDispatch, PlansForMachinesThatAreNotHere) {
   EXPECT_NE(plan.config().find("num_threads=8"), std::string::npos) << plan.config();
 }
 
+// One long sequence among many short ones: the grid of the longest looks full, its rows are not.
+TEST(CpuDispatch, CountsTheTilesOfARaggedBatchByItsRows) {
+  Problem problem;
+  problem.batch = 256;
+  problem.seqlen_q = problem.seqlen_k = 2048;
+  problem.num_heads_q = problem.num_heads_kv = 1;
+  PlanOptions options;
+  options.num_threads = 2;
+  const std::string dense = Plan::create(problem, options).value().config();
+  EXPECT_NE(dense.find("block_m=2048"), std::string::npos) << dense;
+  problem.layout_q = problem.layout_kv = Layout::ragged;
+  problem.total_q = problem.total_k = 2048 + 255 * 16;
+  const std::string ragged = Plan::create(problem, options).value().config();
+  EXPECT_NE(ragged.find("block_m=512"), std::string::npos) << ragged;
+}
+
 TEST(CpuDispatch, TakesKnobsByNameAndRefusesUnknownAndUnfitOnes) {
   PlanOptions options;
   options.knobs = {{"block_m", "64"}, {"block_n", "40"}};
