@@ -19,16 +19,25 @@ inline void store_halves(uint16_t* p, Words x) {
 }
 
 // A format gives words, one a lane: a float, or kPerWord elements that the kernels take together.
+// `turnable` are kTurned words of rows to be turned by transpose_quads, and `turned` the n-th of
+// them afterwards: two columns of bf16 pass as one.
 struct Fp32 {
   using Raw = float;
-  static constexpr int kPerWord = 1;
+  static constexpr int kPerWord = 1, kTurned = 1;
+  static F turnable(const void* const* rows, int64_t c) { return load_quads(rows, 4 * c); }
+  static F turned(F x, int) { return x; }
   static F decode(const Raw* p) { return load(p); }
   static void encode(Raw* p, F x) { store(p, x); }
 };
 
 struct Bf16 {
   using Raw = uint16_t;
-  static constexpr int kPerWord = 1;
+  static constexpr int kPerWord = 1, kTurned = 2;
+  static F turnable(const void* const* rows, int64_t c) { return load_quads(rows, 2 * c); }
+  static F turned(F x, int n) {
+    const Words bits = bits_as<Words>(x);
+    return bits_as<F>(n == 0 ? bits << 16 : bits & 0xffff0000u);
+  }
   static F decode(const Raw* p) { return bits_as<F>(bits_as<Words>(load_u16(p)) << 16); }
   static void encode(Raw* p, F x) {
     const Words bits = bits_as<Words>(x);
@@ -40,16 +49,21 @@ struct Bf16 {
 
 struct Fp16 {
   using Raw = uint16_t;
-  static constexpr int kPerWord = 1;
+  static constexpr int kPerWord = 1, kTurned = 1;
+  static F turnable(const void* const* rows, int64_t c) { return load_quads_fp16(rows, 2 * c); }
+  static F turned(F x, int) { return x; }
   static F decode(const Raw* p) { return load_fp16(p); }
   static void encode(Raw* p, F x) { store_fp16(p, x); }
 };
 
 struct E4m3 {
   using Raw = uint8_t;
-  static constexpr int kPerWord = 1;
-  static F decode(const Raw* p) {
-    const Words bits = bits_as<Words>(load_u8(p)), size = bits & 0x7fu;
+  static constexpr int kPerWord = 1, kTurned = 1;
+  static F turnable(const void* const* rows, int64_t c) { return of(load_quads_u8(rows, c)); }
+  static F turned(F x, int) { return x; }
+  static F decode(const Raw* p) { return of(load_u8(p)); }
+  static F of(I bytes) {
+    const Words bits = bits_as<Words>(bytes), size = bits & 0x7fu;
     // Exponents are biased by 7, those of a float by 127.
     const Words normal = (size << 20) + (120u << 23);
     // (1 + mantissa / 8) * 2^-6 - 2^-6: exact, and no subnormal float on the way.
@@ -66,7 +80,9 @@ struct Bf16Pair {
   struct Raw {
     uint16_t half[2];
   };
-  static constexpr int kPerWord = 2;
+  static constexpr int kPerWord = 2, kTurned = 1;
+  static F turnable(const void* const* rows, int64_t c) { return load_quads(rows, 4 * c); }
+  static F turned(F x, int) { return x; }
   static F decode(const Raw* p) {
     F words;
     __builtin_memcpy(&words, p, sizeof(words));
@@ -140,6 +156,30 @@ inline void interleave_rows(const void* const* rows, bool has_second, int n, flo
     if (has_second) __builtin_memcpy(part[1], high + c, bytes);
     store(to + c,
           bits_as<F>(bits_as<Words>(load_u16(part[0])) | bits_as<Words>(load_u16(part[1])) << 16));
+  }
+}
+
+inline F joined_rows(const uint16_t* low, const uint16_t* high) {
+  return bits_as<F>(bits_as<Words>(load_u16(low)) | bits_as<Words>(load_u16(high)) << 16);
+}
+
+// The words of n <= kLanes columns of V from `column` on, as interleave_rows or T makes them.
+template <class T>
+__attribute__((always_inline)) inline F value_vector(const void* const* rows, bool has_second,
+                                                     int column, int n) {
+  if constexpr (T::kPerWord == 1) {
+    const typename T::Raw* v = static_cast<const typename T::Raw*>(rows[0]) + column;
+    return n < kLanes ? decode_part<T>(v, n) : T::decode(v);
+  } else {
+    const uint16_t* low = static_cast<const uint16_t*>(rows[0]) + column;
+    if (n == kLanes && has_second)
+      return joined_rows(low, static_cast<const uint16_t*>(rows[1]) + column);
+    const size_t bytes = sizeof(uint16_t) * static_cast<size_t>(n);
+    uint16_t part[2][kLanes] = {};
+    __builtin_memcpy(part[0], low, bytes);
+    if (has_second)
+      __builtin_memcpy(part[1], static_cast<const uint16_t*>(rows[1]) + column, bytes);
+    return joined_rows(part[0], part[1]);
   }
 }
 

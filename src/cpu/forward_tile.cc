@@ -225,32 +225,29 @@ void Tile::run_panel(const Panel& panel, const Block& block, const AccumulatorSt
   const Cover cover = visible_part(panel, block, keys);
   if (cover == Cover::none) return;
   if (!std::exchange(has_queries_[panel.place], true)) load_queries(panel);
-  // Dropout works on floats.
-  const auto& softmax = call_.shape.has_dropout ? call_.kernels.softmax : call_.products.softmax;
-  float* row_max = state.row_max;
-  float unit = 1;
   pairs_ = nullptr;
   if (block.is_narrow) {
-    score_narrow(panel, block, keys, row_max);
-    if (has_terms() || cover == Cover::part) apply_logits(panel, block, keys, keys, cover, row_max);
+    run_narrow(panel, block, keys, cover, state);
   } else {
-    unit = make_logits(panel, block, keys, cover, row_max);
+    const float unit = make_logits(panel, block, keys, cover, state.row_max);
+    make_weights(panel, keys, unit, state);
+    add_values(panel, block, keys, state);
   }
+  std::copy_n(scratch_.new_max, panel.width, state.row_max);
+  *state.has_keys = 1;
+}
+
+void Tile::make_weights(const Panel& panel, Range keys, float unit, const AccumulatorState& state) {
+  // Dropout works on floats.
+  const auto& softmax = call_.shape.has_dropout ? call_.kernels.softmax : call_.products.softmax;
   softmax[panel.vectors - 1]({.scores = scratch_.scores,
                               .unit = unit,
-                              .max_in = row_max,
+                              .max_in = state.row_max,
                               .max_out = scratch_.new_max,
                               .row_sum = state.row_sum,
                               .alpha = scratch_.alpha,
                               .num_keys = static_cast<int>(keys.size())});
   if (call_.shape.has_dropout) apply_dropout(panel, keys);
-  if (block.is_narrow) {
-    add_values_narrow(panel, block, keys, state);
-  } else {
-    add_values(panel, block, keys, state);
-  }
-  std::copy_n(scratch_.new_max, panel.width, row_max);
-  *state.has_keys = 1;
 }
 
 float Tile::make_logits(const Panel& panel, const Block& block, Range run, Cover cover,
@@ -312,27 +309,6 @@ void Tile::score(const Panel& panel, const Block& block, Range run, Range keys, 
   args.next = take_ahead(args.num_keys / rows * (call_.shape.key_words() / 8));
   ask_for_surplus(args);
   call_.products.qk[panel.vectors - 1](args);
-}
-
-void Tile::score_narrow(const Panel& panel, const Block& block, Range keys, const float* row_max) {
-  // Rows of K are asked for by the scores, the others by the values.
-  const int64_t before = ahead_[0].count;
-  Prefetch next = take_ahead(std::numeric_limits<int32_t>::max());
-  const int num_k = static_cast<int>(before - ahead_[0].count);
-  next_values_ = {next.rows + num_k, next.num_rows - num_k, next.num_bytes};
-  next.num_rows = num_k;
-  call_.products.narrow_qk({.k_rows = block.k + (keys.begin - block.keys.begin),
-                            .q = queries_of(panel),
-                            .scores = scratch_.scores,
-                            .max_in = row_max,
-                            .max_out = scratch_.new_max,
-                            .transposed = scratch_.keys,
-                            .scale = call_.scale,
-                            .num_keys = static_cast<int>(keys.size()),
-                            .head_dim = call_.shape.head_dim,
-                            .num_lanes = panel.num_lanes,
-                            .width = panel.width,
-                            .next_k = next});
 }
 
 // The sum of a row is taken before this, and the factor 1 / (1 - p) at the end (write_row).
@@ -410,22 +386,6 @@ void Tile::add_values(const Panel& panel, const Block& block, Range keys,
        .num_keys = static_cast<int>(keys.size()),
        .head_dim_v = call_.shape.head_dim_v});
   if (!block.is_finite) add_nonfinite_values(panel, block, keys, state);
-}
-
-void Tile::add_values_narrow(const Panel& panel, const Block& block, Range keys,
-                             const AccumulatorState& state) {
-  call_.products.narrow_pv({.v_rows = block.v + (keys.begin - block.keys.begin),
-                            .p = scratch_.scores,
-                            .alpha = scratch_.alpha,
-                            .out = state.out,
-                            .acc = scratch_.narrow_acc,
-                            .values = scratch_.narrow_values,
-                            .is_first = *state.has_keys == 0,
-                            .num_keys = static_cast<int>(keys.size()),
-                            .head_dim_v = call_.shape.head_dim_v,
-                            .num_lanes = panel.num_lanes,
-                            .width = panel.width,
-                            .next_v = next_values_});
 }
 
 bool Tile::is_visible(const Panel& panel, const Block& block, Range keys, int lane,

@@ -123,7 +123,13 @@ class Tile {
   // Scores of `keys`, a part of the `run` that the panel works on, and their maximum.
   void score(const Panel& panel, const Block& block, Range run, Range keys, const float* max_in,
              float* max_out, float unit);
-  void score_narrow(const Panel& panel, const Block& block, Range keys, const float* row_max);
+  // From the maximum of the logits to weights, their sum and dropout.
+  void make_weights(const Panel& panel, Range keys, float unit, const AccumulatorState& state);
+  // All that a panel of few queries does with a block (forward_narrow.cc).
+  void run_narrow(const Panel& panel, const Block& block, Range keys, Cover cover,
+                  const AccumulatorState& state);
+  Prefetch narrow_ahead(const void* const* rows, Range keys, const void* const* then,
+                        int64_t num_then, int64_t columns) const;
   // Rows to ask for in the next `calls` calls of `score`.
   struct RowsAhead {
     const void* const* rows = nullptr;
@@ -145,8 +151,6 @@ class Tile {
   void apply_expressions(const Panel& panel, Range keys, LogitArgs args);
   void add_values(const Panel& panel, const Block& block, Range keys,
                   const AccumulatorState& state);
-  void add_values_narrow(const Panel& panel, const Block& block, Range keys,
-                         const AccumulatorState& state);
   void add_nonfinite_values(const Panel& panel, const Block& block, Range keys,
                             const AccumulatorState& state);
   bool has_nonfinite(const void* const* v, int64_t num_keys) const;
@@ -177,7 +181,6 @@ class Tile {
   int64_t segment_ = -1;  // of the last block
   Range chunk_keys_;      // from the first to the last that the chunk at work sees
   RowsAhead ahead_[4];    // of K and V of the next block, of q and out of the next panels
-  Prefetch next_values_;  // what values of a few queries ask for
   int num_rows_ = 0;      // of this tile: those the caller owns
   int num_live_ = 0;      // those that take part
   int num_panels_ = 0;

@@ -382,9 +382,10 @@ __attribute__((noinline)) void pv_block(const PvArgs& args) {
 }
 
 #include "cpu/dropout.inl"
-#include "cpu/narrow.inl"
 #include "cpu/pack.inl"
 #include "cpu/pair_kernels.inl"
+
+#include "cpu/narrow.inl"
 
 // An empty state (sum 0, maximum -inf) changes nothing, bit for bit: its factor is 0, the
 // other's 1.
@@ -486,6 +487,7 @@ constexpr MicroKernels make_table(Isa isa) {
           .pv = {pv_block<Floats, 1>, pv_block<Floats, 2>},
           .narrow_qk = {narrow_qk<Floats, Fp32>, narrow_qk<Floats, Bf16>, narrow_qk<Floats, Fp16>,
                         narrow_qk<Floats, E4m3>},
+          .narrow_softmax = narrow_softmax,
           .narrow_pv = {narrow_pv<Floats, Fp32>, narrow_pv<Floats, Bf16>, narrow_pv<Floats, Fp16>,
                         narrow_pv<Floats, E4m3>},
           .drop = {drop_block<1>, drop_block<2>},

@@ -92,31 +92,41 @@ struct PvArgs {
   int num_keys = 0, head_dim_v = 0;
 };
 
-// The same as QkArgs and PvArgs for up to kNarrowLanes lanes, straight from the caller's rows.
+// The same as QkArgs, SoftmaxArgs and PvArgs for up to kNarrowLanes lanes, straight from the
+// caller's rows. Scores lie along the lanes as there, or along the keys: then a lane has a run of
+// `stride` floats, at least num_keys rounded up to whole vectors, and keys that are not there
+// are -inf. The rows `next` are asked for evenly, as many as there are keys.
 inline constexpr int kNarrowLanes = 16;
-inline constexpr int kNarrowKeys = 16;
 struct NarrowQkArgs {
   const void* const* k_rows = nullptr;  // [num_keys]
   const float* q = nullptr;             // [head_dim, width]
-  float* scores = nullptr;              // [num_keys, width], written
+  float* scores = nullptr;              // [num_keys, width] or [num_lanes, stride], written
+  int64_t stride = 0;                   // 0: along the lanes
   const float* max_in = nullptr;        // [width]
   float* max_out = nullptr;
-  float* transposed = nullptr;  // [head_dim, lanes of a vector], scratch
   float scale = 1;
   int num_keys = 0, head_dim = 0, num_lanes = 0, width = 0;
-  Prefetch next_k;
+  Prefetch next;
+};
+struct NarrowSoftmaxArgs {
+  float* scores = nullptr;  // [num_lanes, stride], in place
+  int64_t stride = 0;
+  const float* max_in = nullptr;  // [width]
+  const float* max_out = nullptr;
+  float* row_sum = nullptr;
+  float* alpha = nullptr;
+  int num_keys = 0, num_lanes = 0, width = 0;
 };
 struct NarrowPvArgs {
   const void* const* v_rows = nullptr;  // [num_keys]
-  const float* p = nullptr;             // [num_keys, width]
-  const float* alpha = nullptr;         // [width]
-  float* out = nullptr;                 // [head_dim_v, width]
-  // Scratch; columns are head_dim_v rounded up to whole vectors.
-  float* acc = nullptr;     // [num_lanes, columns]
-  float* values = nullptr;  // [kNarrowKeys, columns]
+  const float* p = nullptr;             // at key * key_stride + lane * lane_stride
+  int64_t key_stride = 0, lane_stride = 0;
+  const float* alpha = nullptr;  // [width]
+  float* out = nullptr;          // [head_dim_v, width]
+  float* acc = nullptr;          // [num_lanes, head_dim_v rounded up to whole vectors], scratch
   bool is_first = false;
   int num_keys = 0, head_dim_v = 0, num_lanes = 0, width = 0;
-  Prefetch next_v;
+  Prefetch next;
 };
 
 // p[j][lane] = 0 where dropout drops the pair (shared/philox.h).
@@ -227,6 +237,7 @@ struct MicroKernels {
   void (*softmax[kMaxVectors])(const SoftmaxArgs&);
   void (*pv[kMaxVectors])(const PvArgs&);
   void (*narrow_qk[kInputFormats])(const NarrowQkArgs&);
+  void (*narrow_softmax)(const NarrowSoftmaxArgs&);
   void (*narrow_pv[kInputFormats])(const NarrowPvArgs&);
   void (*drop[kMaxVectors])(const DropArgs&);
   void (*pack_k[kInputFormats])(const PackKArgs&);

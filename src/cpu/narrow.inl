@@ -1,104 +1,204 @@
 // A panel of few queries over many keys, as in decoding: nothing is packed, each row of K and V is
 // read once. Scores with vectors along the keys, values with vectors along the columns; every
-// element is the same sum in the same order as in qk_block and pv_block, so the bits are theirs.
+// element is the same sum in the same order as in qk_block, softmax_block and pv_block, so the bits
+// are theirs.
 inline int round_up_to_lanes(int n) { return (n + kLanes - 1) / kLanes * kLanes; }
 
-__attribute__((always_inline)) inline void prefetch_row(const Prefetch& next, int row) {
-  if (row >= next.num_rows) return;
-  for (int n = 0; n < next.num_bytes; n += 64) prefetch_address(address_ahead(next.rows[row], n));
-}
+// Asks for whole rows to come, evenly between the work: `rows` of them for each `steps` steps. A
+// row's lines one after the other are what memory and its own prefetching like best. Always
+// inlined, like LinesAhead.
+struct WholeRowsAhead {
+  const Prefetch& next;
+  int asked = 0, due = 0;
+  int rows = 0, steps = 1;
 
-// The columns at `column` of rows to come. Asked for a few at a time between arithmetic: many at
-// once would only wait for each other.
-template <class T>
-__attribute__((always_inline)) inline void prefetch_columns(const Prefetch& next, int first,
-                                                            int column) {
-  const int at = column * static_cast<int>(sizeof(typename T::Raw));
-  if (at % 64 >= kLanes * static_cast<int>(sizeof(typename T::Raw)) || at >= next.num_bytes) return;
-  for (int j = first; j < first + kLanes && j < next.num_rows; ++j)
-    prefetch_address(address_ahead(next.rows[j], at));
-}
-
-// transposed[c][key] = the row of that key, for kLanes keys from `first` on.
-template <class T>
-inline void transpose_keys(const void* const (&rows)[kLanes], int head_dim, float* transposed,
-                           const Prefetch& next, int first) {
-  const int words = words_of<T>(head_dim);
-  int c = 0;
-  for (; (c + kLanes) * T::kPerWord <= head_dim; c += kLanes) {
-    prefetch_columns<T>(next, first, c);
-    F x[kLanes];
-#pragma GCC unroll 16
-    for (int r = 0; r < kLanes; ++r)
-      x[r] = T::decode(static_cast<const typename T::Raw*>(rows[r]) + c);
-    transpose(x);
-#pragma GCC unroll 16
-    for (int r = 0; r < kLanes; ++r) store(transposed + (c + r) * kLanes, x[r]);
-  }
-  if (c == words) return;
-  for (int r = 0; r < kLanes; ++r) {
-    const typename T::Raw* from = static_cast<const typename T::Raw*>(rows[r]) + c;
-    float rest[kLanes];
-    decode_row<T>(from, head_dim - c * T::kPerWord, rest);
-    for (int i = 0; i < words - c; ++i) transposed[(c + i) * kLanes + r] = rest[i];
-  }
-}
-
-// Scores of kLanes keys for `count` lanes from `lane` on.
-template <class Step, int count>
-inline void narrow_scores(const NarrowQkArgs& args, int lane, F* scores, F* row_max) {
-  const int words = (args.head_dim + Step::kPerWord - 1) / Step::kPerWord;
-  const float* q = args.q + lane;
-  const float* k = args.transposed;
-  F acc[count];
-#pragma GCC unroll 8
-  for (int n = 0; n < count; ++n) acc[n] = all(0.0f);
-  for (int begin = 0; begin < words; begin += kChain) {
-    const int end = begin + kChain < words ? begin + kChain : words;
-    F part[count];
-#pragma GCC unroll 8
-    for (int n = 0; n < count; ++n) part[n] = all(0.0f);
-#pragma GCC unroll 4
-    for (int c = begin; c < end; ++c, q += args.width, k += kLanes) {
-      const F key = load(k);
-#pragma GCC unroll 8
-      for (int n = 0; n < count; ++n) part[n] = Step::add_product(part[n], key, all(q[n]));
+  __attribute__((always_inline)) void step() {
+    for (due += rows; due >= steps; due -= steps, ++asked) {
+      if (asked >= next.num_rows) continue;
+      const uintptr_t at = address_ahead(next.rows[asked], 0);
+      for (int n = 0; n < next.num_bytes; n += 64) prefetch_address(at + static_cast<uintptr_t>(n));
     }
+  }
+};
+
+constexpr int kKeyVectors = 4;  // of keys whose scores are made together
+constexpr int kKeys = kKeyVectors * kLanes;
+
+// columns[c][first + key] = word c of kLanes rows, as many as are turned at once.
+template <class T>
+inline void turn_keys(const void* const* rows, int c, float* columns) {
+  F x[kLanes];
+  // Row by row: with rows 4 KiB apart all lines at a column share one set of the cache, which has
+  // room for fewer of them than a vector has keys.
+#pragma GCC unroll 4
+  for (int r = 0; r < 4; ++r)
+#pragma GCC unroll 4
+    for (int quad = 0; quad < kLanes; quad += 4)
+      x[quad + r] = T::turnable(rows + r, c + quad * T::kTurned);
+#pragma GCC unroll 4
+  for (int quad = 0; quad < kLanes; quad += 4) transpose_quads(x + quad);
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i)
+#pragma GCC unroll 2
+    for (int n = 0; n < T::kTurned; ++n)
+      store(columns + (i * T::kTurned + n) * kKeys, T::turned(x[i], n));
+}
+
+// The same for the words from c to `end`, of rows of head_dim elements.
+template <class T>
+inline void turn_last_columns(const void* const* rows, int c, int end, int head_dim,
+                              float* columns) {
+  for (; c < end; c += kLanes, columns += kLanes * kKeys) {
+    const int elements = head_dim - c * T::kPerWord, most = kLanes * T::kPerWord;
+    F x[kLanes];
+    for (int r = 0; r < kLanes; ++r)
+      x[r] = decode_part<T>(static_cast<const typename T::Raw*>(rows[r]) + c,
+                            elements < most ? elements : most);
+    transpose(x);
+    for (int i = 0; i < kLanes && c + i < end; ++i) store(columns + i * kKeys, x[i]);
+  }
+}
+
+// dots[lane * kKeyVectors + v] (+)= the sums over `length` columns, for `count` lanes and `vectors`
+// vectors of keys.
+template <class Step, int count, int vectors>
+__attribute__((always_inline)) inline void add_products(const float* columns, const float* q,
+                                                        int width, int length, bool is_first,
+                                                        F* dots, WholeRowsAhead& ahead) {
+  F acc[count][vectors];
 #pragma GCC unroll 8
-    for (int n = 0; n < count; ++n) acc[n] = begin > 0 ? add(acc[n], part[n]) : part[n];
+  for (int n = 0; n < count; ++n)
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; ++v) acc[n][v] = all(0.0f);
+  for (int c = 0; c < length; c += 4) {
+    ahead.step();
+    const int stop = c + 4 < length ? c + 4 : length;
+#pragma GCC unroll 4
+    for (int i = c; i < stop; ++i, q += width, columns += kKeys) {
+      F key[vectors];
+#pragma GCC unroll 4
+      for (int v = 0; v < vectors; ++v) key[v] = load(columns + v * kLanes);
+#pragma GCC unroll 8
+      for (int n = 0; n < count; ++n) {
+        const F query = all(q[n]);
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; ++v) acc[n][v] = Step::add_product(acc[n][v], key[v], query);
+      }
+    }
   }
 #pragma GCC unroll 8
   for (int n = 0; n < count; ++n) {
-    scores[lane + n] = mul(acc[n], all(args.scale));
-    row_max[lane + n] = max(scores[lane + n], row_max[lane + n]);
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; ++v) {
+      F& dot = dots[n * kKeyVectors + v];
+      dot = is_first ? acc[n][v] : add(dot, acc[n][v]);
+    }
   }
+}
+
+// Columns from `begin` on of some keys, `present` vectors of them.
+struct TurnedKeys {
+  const float* columns;
+  int begin, length, present;
+};
+
+template <class Step, int count, int vectors>
+inline int add_lanes(const NarrowQkArgs& args, int lane, const TurnedKeys& keys, F* dots,
+                     WholeRowsAhead& ahead) {
+  const float* q = args.q + static_cast<int64_t>(keys.begin) * args.width;
+  for (; lane + count <= args.num_lanes; lane += count) {
+    for (int v = 0; v < keys.present; v += vectors)
+      add_products<Step, count, vectors>(keys.columns + v * kLanes, q + lane, args.width,
+                                         keys.length, keys.begin == 0,
+                                         dots + lane * kKeyVectors + v, ahead);
+  }
+  return lane;
+}
+
+// dots[lane][vector] of keys first to first + kKeys; the last stands in for those that are not
+// there.
+template <class Step, class T>
+inline void dot_products(const NarrowQkArgs& args, int first, WholeRowsAhead& ahead, F* dots) {
+  constexpr int kStep = kLanes * T::kTurned;
+  const int words = words_of<T>(args.head_dim), whole = args.head_dim / T::kPerWord;
+  const void* rows[kKeys];
+  for (int r = 0; r < kKeys; ++r)
+    rows[r] = args.k_rows[first + r < args.num_keys ? first + r : args.num_keys - 1];
+  const bool has_all = first + kKeys / 2 < args.num_keys;
+  alignas(64) float columns[kChain * kKeys];
+  TurnedKeys keys{columns, 0, 0, has_all ? kKeyVectors : kKeyVectors / 2};
+  for (; keys.begin < words; keys.begin += kChain) {
+    const int end = keys.begin + kChain < words ? keys.begin + kChain : words;
+    keys.length = end - keys.begin;
+    for (int c = keys.begin; c < end; c += kStep) {
+      for (int v = 0; v < keys.present; ++v) {
+        ahead.step();
+        float* to = columns + (c - keys.begin) * kKeys + v * kLanes;
+        if (c + kStep <= end && c + kStep <= whole) {
+          turn_keys<T>(rows + v * kLanes, c, to);
+        } else {
+          turn_last_columns<T>(rows + v * kLanes, c, end, args.head_dim, to);
+        }
+      }
+    }
+    int lane = 0;
+    if constexpr (kRows == 8) lane = add_lanes<Step, 8, 2>(args, lane, keys, dots, ahead);
+    lane = add_lanes<Step, 4, 2>(args, lane, keys, dots, ahead);
+    if (has_all) {
+      lane = add_lanes<Step, 2, 4>(args, lane, keys, dots, ahead);
+      add_lanes<Step, 1, 4>(args, lane, keys, dots, ahead);
+    } else {
+      add_lanes<Step, 1, 2>(args, lane, keys, dots, ahead);
+    }
+  }
+}
+
+// Scores of up to kLanes keys from `first` on, for all lanes.
+inline void store_scores(const NarrowQkArgs& args, int first, const F* scores) {
+  const int keys = args.num_keys - first < kLanes ? args.num_keys - first : kLanes;
+  if (args.stride > 0) {
+    for (int lane = 0; lane < args.num_lanes; ++lane) {
+      float* to = args.scores + lane * args.stride + first;
+      store(to, scores[lane]);
+      for (int r = keys; r < kLanes; ++r) to[r] = -__builtin_inff();
+    }
+    return;
+  }
+  for (int lane = 0; lane < args.width; lane += kLanes) {
+    F x[kLanes];
+    for (int r = 0; r < kLanes; ++r)
+      x[r] = lane + r < args.num_lanes ? scores[lane + r] : all(0.0f);
+    transpose(x);
+    float* to = args.scores + static_cast<int64_t>(first) * args.width + lane;
+    for (int r = 0; r < keys; ++r) store(to + r * args.width, x[r]);
+  }
+}
+
+// Steps of a WholeRowsAhead within dot_products: blocks that are turned, then every four columns
+// of every pass.
+template <class T>
+inline int steps_per_keys(const NarrowQkArgs& args) {
+  const int lanes = args.num_lanes, wide = kRows == 8 ? lanes / 8 : 0, rest = lanes - 8 * wide;
+  const int passes = 2 * wide + 2 * (rest / 4) + rest % 4 / 2 + rest % 2;
+  const int words = args.head_dim / T::kPerWord;
+  return kKeyVectors * (words / (kLanes * T::kTurned)) + passes * (words / 4);
 }
 
 template <class Step, class T>
 __attribute__((noinline)) void narrow_qk(const NarrowQkArgs& args) {
-  F row_max[kNarrowLanes], scores[kNarrowLanes];
-  for (int lane = 0; lane < kNarrowLanes; ++lane) scores[lane] = all(0.0f);
+  F row_max[kNarrowLanes], dots[kNarrowLanes * kKeyVectors];
   for (int lane = 0; lane < args.num_lanes; ++lane) row_max[lane] = all(args.max_in[lane]);
-  for (int j = 0; j < args.num_keys; j += kLanes) {
-    const int keys = args.num_keys - j < kLanes ? args.num_keys - j : kLanes;
-    const void* rows[kLanes];
-    // The last key stands in for those that are not there; its score changes no maximum.
-    for (int r = 0; r < kLanes; ++r) rows[r] = args.k_rows[j + (r < keys ? r : keys - 1)];
-    transpose_keys<T>(rows, args.head_dim, args.transposed, args.next_k, j);
-    int lane = 0;
-    for (; lane + 8 <= args.num_lanes; lane += 8)
-      narrow_scores<Step, 8>(args, lane, scores, row_max);
-    for (; lane + 4 <= args.num_lanes; lane += 4)
-      narrow_scores<Step, 4>(args, lane, scores, row_max);
-    for (; lane + 2 <= args.num_lanes; lane += 2)
-      narrow_scores<Step, 2>(args, lane, scores, row_max);
-    for (; lane < args.num_lanes; ++lane) narrow_scores<Step, 1>(args, lane, scores, row_max);
-    for (int first = 0; first < args.width; first += kLanes) {
-      F x[kLanes];
-      for (int r = 0; r < kLanes; ++r) x[r] = scores[first + r];
-      transpose(x);
-      float* to = args.scores + static_cast<int64_t>(j) * args.width + first;
-      for (int r = 0; r < keys; ++r) store(to + r * args.width, x[r]);
+  const int steps = steps_per_keys<T>(args);
+  WholeRowsAhead ahead{.next = args.next, .rows = kKeys, .steps = steps > 0 ? steps : 1};
+  for (int j = 0; j < args.num_keys; j += kKeys) {
+    dot_products<Step, T>(args, j, ahead, dots);
+    for (int v = 0; v < kKeyVectors && j + v * kLanes < args.num_keys; ++v) {
+      F scores[kNarrowLanes];
+      for (int lane = 0; lane < args.num_lanes; ++lane) {
+        scores[lane] = mul(dots[lane * kKeyVectors + v], all(args.scale));
+        row_max[lane] = max(scores[lane], row_max[lane]);
+      }
+      store_scores(args, j + v * kLanes, scores);
     }
   }
   for (int lane = 0; lane < args.width; ++lane) {
@@ -112,25 +212,78 @@ __attribute__((noinline)) void narrow_qk(const NarrowQkArgs& args) {
   }
 }
 
-// acc[lane][column] += p[key][lane] * v[key][column] for the keys of some words, some lanes and
-// vectors of columns.
-template <class Step, int lanes, int vectors>
-inline void narrow_values(const NarrowPvArgs& args, const float* const* v, const float* p,
-                          int words, int lane, int column) {
+// Weights of `count` lanes from `lane` on, and their sums in four parts by key modulo 4.
+template <int count>
+inline void narrow_weights(const NarrowSoftmaxArgs& args, int lane, float* total) {
+  F base[count];
+  F4 sum[count];
+  float* at = args.scores + lane * args.stride;
+#pragma GCC unroll 4
+  for (int n = 0; n < count; ++n) {
+    base[n] = finite_base(all(args.max_out[lane + n]));
+    sum[n] = F4{};
+  }
+  for (int j = 0; j < args.num_keys; j += kLanes, at += kLanes) {
+#pragma GCC unroll 4
+    for (int n = 0; n < count; ++n) {
+      float* weights = at + n * args.stride;
+      store(weights, exp_of(sub(load(weights), base[n])));
+#pragma GCC unroll 4
+      for (int r = 0; r < kLanes; r += 4) sum[n] += load4(weights + r);
+    }
+  }
+  for (int n = 0; n < count; ++n)
+    total[lane + n] = (sum[n][0] + sum[n][1]) + (sum[n][2] + sum[n][3]);
+}
+
+__attribute__((noinline)) void narrow_softmax(const NarrowSoftmaxArgs& args) {
+  float total[kMaxVectors * kLanes] = {};
+  int lane = 0;
+  for (; lane + 2 <= args.num_lanes; lane += 2) narrow_weights<2>(args, lane, total);
+  if (lane < args.num_lanes) narrow_weights<1>(args, lane, total);
+  for (lane = 0; lane < args.width; lane += kLanes) {
+    const F base = finite_base(load(args.max_out + lane));
+    const F alpha = exp_of(sub(load(args.max_in + lane), base));
+    store(args.alpha + lane, alpha);
+    store(args.row_sum + lane, fma(load(args.row_sum + lane), alpha, load(total + lane)));
+  }
+}
+
+constexpr int kNarrowKeys = 32;                // between two passes over the columns
+constexpr int kFourWide = kRows == 8 ? 4 : 2;  // vectors of columns that go with four lanes
+
+// How narrow_pv adds up, and of what.
+template <class Step_, class T_>
+struct Values {
+  using Step = Step_;
+  using T = T_;
+};
+
+// acc[lane][column] += p[key][lane] * v[key][column] for some keys, lanes and vectors of columns.
+template <class V, int lanes, int vectors>
+inline void narrow_values(const NarrowPvArgs& args, int first, int keys, int lane, int column,
+                          WholeRowsAhead& ahead) {
   const int stride = round_up_to_lanes(args.head_dim_v);
+  using Step = typename V::Step;
+  const int left = args.head_dim_v - column;
+  const int columns = vectors == 1 && left < kLanes ? left : kLanes;
   float* at = args.acc + lane * stride + column;
   F acc[lanes][vectors];
 #pragma GCC unroll 8
   for (int n = 0; n < lanes; ++n)
 #pragma GCC unroll 8
     for (int i = 0; i < vectors; ++i) acc[n][i] = load(at + n * stride + i * kLanes);
-  for (int r = 0; r < words; ++r, p += args.width) {
+  const float* p = args.p + first / Step::kPerWord * args.key_stride + lane * args.lane_stride;
+  for (int j = first; j < first + keys; j += Step::kPerWord, p += args.key_stride) {
+    ahead.step();
     F value[vectors];
 #pragma GCC unroll 8
-    for (int i = 0; i < vectors; ++i) value[i] = load(v[r] + column + i * kLanes);
+    for (int i = 0; i < vectors; ++i)
+      value[i] = value_vector<typename V::T>(args.v_rows + j, j + 1 < first + keys,
+                                             column + i * kLanes, columns);
 #pragma GCC unroll 8
     for (int n = 0; n < lanes; ++n) {
-      const F weight = all(p[lane + n]);
+      const F weight = all(p[n * args.lane_stride]);
 #pragma GCC unroll 8
       for (int i = 0; i < vectors; ++i) acc[n][i] = Step::add_product(acc[n][i], value[i], weight);
     }
@@ -141,56 +294,65 @@ inline void narrow_values(const NarrowPvArgs& args, const float* const* v, const
     for (int i = 0; i < vectors; ++i) store(at + n * stride + i * kLanes, acc[n][i]);
 }
 
-template <class Step, int lanes, int vectors>
-inline int narrow_lanes(const NarrowPvArgs& args, const float* const* v, const float* p, int words,
-                        int lane) {
-  const int columns = round_up_to_lanes(args.head_dim_v);
+template <class V, int lanes, int vectors>
+inline int narrow_lanes(const NarrowPvArgs& args, int first, int keys, int lane,
+                        WholeRowsAhead& ahead) {
   for (; lane + lanes <= args.num_lanes; lane += lanes) {
     int column = 0;
-    for (; column + vectors * kLanes <= columns; column += vectors * kLanes)
-      narrow_values<Step, lanes, vectors>(args, v, p, words, lane, column);
-    for (; column < columns; column += kLanes)
-      narrow_values<Step, lanes, 1>(args, v, p, words, lane, column);
+    for (; column + vectors * kLanes <= args.head_dim_v; column += vectors * kLanes)
+      narrow_values<V, lanes, vectors>(args, first, keys, lane, column, ahead);
+    for (; column < args.head_dim_v; column += kLanes)
+      narrow_values<V, lanes, 1>(args, first, keys, lane, column, ahead);
   }
   return lane;
+}
+
+// out[c][lane] = alpha[lane] * out[c][lane] + acc[lane][c]. What lanes without a query get is not
+// looked at by anyone.
+inline void add_to_out(const NarrowPvArgs& args, int lane, const float* acc, int c) {
+  const int stride = round_up_to_lanes(args.head_dim_v);
+  const int count = args.head_dim_v - c < kLanes ? args.head_dim_v - c : kLanes;
+  const F alpha = load(args.alpha + lane);
+  F x[kLanes];
+  for (int r = 0; r < kLanes; ++r)
+    x[r] = lane + r < args.num_lanes ? load(acc + (lane + r) * stride + c) : all(0.0f);
+  transpose(x);
+  float* out = args.out + static_cast<int64_t>(c) * args.width + lane;
+  for (int i = 0; i < count; ++i, out += args.width)
+    store(out, args.is_first ? x[i] : fma(alpha, load(out), x[i]));
+}
+
+// Passes over the columns and lanes that narrow_lanes makes.
+template <int lanes, int vectors>
+inline int count_passes(const NarrowPvArgs& args, int& rest) {
+  const int columns = args.head_dim_v / (vectors * kLanes);
+  const int left = round_up_to_lanes(args.head_dim_v - columns * vectors * kLanes) / kLanes;
+  const int passes = rest / lanes * (columns + left);
+  rest %= lanes;
+  return passes;
+}
+inline int passes_per_key(const NarrowPvArgs& args) {
+  int rest = args.num_lanes, passes = 0;
+  if constexpr (kRows == 8) passes += count_passes<8, 2>(args, rest);
+  passes += count_passes<4, kFourWide>(args, rest);
+  passes += count_passes<2, 4>(args, rest);
+  return passes + count_passes<1, 8>(args, rest);
 }
 
 template <class Step, class T>
 __attribute__((noinline)) void narrow_pv(const NarrowPvArgs& args) {
   const int columns = round_up_to_lanes(args.head_dim_v);
-  for (int n = 0; n < args.num_lanes * columns; ++n) args.acc[n] = 0;
-  const bool is_direct = alignof(typename T::Raw) == alignof(float) && columns == args.head_dim_v;
+  for (int n = 0; n < args.num_lanes * columns; n += kLanes) store(args.acc + n, all(0.0f));
+  using V = Values<Step, T>;
+  WholeRowsAhead ahead{.next = args.next, .rows = Step::kPerWord, .steps = passes_per_key(args)};
   for (int j = 0; j < args.num_keys; j += kNarrowKeys) {
     const int keys = args.num_keys - j < kNarrowKeys ? args.num_keys - j : kNarrowKeys;
-    const float* v[kNarrowKeys];
-    int words = 0;
-    for (int r = 0; r < keys; r += Step::kPerWord, ++words) {
-      const void* const* row = args.v_rows + j + r;
-      float* copy = args.values + words * columns;
-      v[words] = is_direct ? static_cast<const float*>(*row) : copy;
-      for (int n = 0; n < Step::kPerWord; ++n) prefetch_row(args.next_v, j + r + n);
-      if constexpr (Step::kPerWord == 2) {
-        interleave_rows(row, r + 1 < keys, args.head_dim_v, copy);
-      } else if (!is_direct) {
-        decode_row<T>(*row, args.head_dim_v, copy);
-      }
-    }
-    const float* p = args.p + static_cast<int64_t>(j / Step::kPerWord) * args.width;
-    int lane = narrow_lanes<Step, kRows / 2, 4>(args, v, p, words, 0);
-    lane = narrow_lanes<Step, 2, 4>(args, v, p, words, lane);
-    narrow_lanes<Step, 1, 8>(args, v, p, words, lane);
+    int lane = 0;
+    if constexpr (kRows == 8) lane = narrow_lanes<V, 8, 2>(args, j, keys, lane, ahead);
+    lane = narrow_lanes<V, 4, kFourWide>(args, j, keys, lane, ahead);
+    lane = narrow_lanes<V, 2, 4>(args, j, keys, lane, ahead);
+    narrow_lanes<V, 1, 8>(args, j, keys, lane, ahead);
   }
-  for (int lane = 0; lane < args.num_lanes; ++lane) {
-    const float* acc = args.acc + lane * columns;
-    for (int c = 0; c < args.head_dim_v; c += kLanes) {
-      const int count = args.head_dim_v - c < kLanes ? args.head_dim_v - c : kLanes;
-      float* out = args.out + c * args.width + lane;
-      float total[kLanes] = {};
-      if (!args.is_first)
-        for (int i = 0; i < count; ++i) total[i] = out[i * args.width];
-      const F sum = load(acc + c);
-      store(total, args.is_first ? sum : fma(all(args.alpha[lane]), load(total), sum));
-      for (int i = 0; i < count; ++i) out[i * args.width] = total[i];
-    }
-  }
+  for (int lane = 0; lane < args.num_lanes; lane += kLanes)
+    for (int c = 0; c < args.head_dim_v; c += kLanes) add_to_out(args, lane, args.acc, c);
 }

@@ -125,7 +125,7 @@ struct Scratch {
   float* bias;           // [block_n][lane]
   float *keys, *values;  // [group_blocks] packed blocks of K and of V
   float* row;            // one row of V as floats
-  float *narrow_acc, *narrow_values;
+  float* narrow_acc;     // [lane][head_dim_v, rounded up]
   KeyGroup keys_now, keys_next;
   // Per lane of the tile.
   int64_t *lo, *hi;  // visible keys, from the structured masks
@@ -155,7 +155,6 @@ struct Scratch {
     values = carver.take<float>(shape.group_blocks * shape.packed_values());
     row = carver.take<float>(shape.head_dim_v + width);
     narrow_acc = carver.take<float>(kNarrowLanes * (shape.head_dim_v + width));
-    narrow_values = carver.take<float>(kNarrowKeys * (shape.head_dim_v + width));
     lo = carver.take<int64_t>(lanes);
     hi = carver.take<int64_t>(lanes);
     query = carver.take<LaneQuery>(lanes);

@@ -62,23 +62,39 @@ inline F minus_ln2_times(F x, F n) { return _mm256_fnmadd_ps(n, all(0.693147182f
 inline F times_power(F p, F, F biased, F) {
   return mul(p, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(biased), 23)));
 }
+// Four elements from byte `at` on of each fourth row, one half of a vector after the other.
+inline F load_quads(const void* const* rows, int64_t at) {
+  const auto quad = [&](int r) {
+    return _mm_loadu_ps(reinterpret_cast<const float*>(static_cast<const char*>(rows[r]) + at));
+  };
+  return _mm256_insertf128_ps(_mm256_castps128_ps256(quad(0)), quad(4), 1);
+}
+inline F load_quads_fp16(const void* const* rows, int64_t at) {
+  const auto quad = [&](int r) {
+    return _mm_loadl_epi64(
+        reinterpret_cast<const __m128i*>(static_cast<const char*>(rows[r]) + at));
+  };
+  return _mm256_cvtph_ps(_mm_unpacklo_epi64(quad(0), quad(4)));
+}
+inline I load_quads_u8(const void* const* rows, int64_t at) {
+  const auto quad = [&](int r) { return _mm_loadu_si32(static_cast<const char*>(rows[r]) + at); };
+  return _mm256_cvtepu8_epi32(_mm_unpacklo_epi32(quad(0), quad(4)));
+}
+// x[r][4 q + c] <-> x[c][4 q + r]
+__attribute__((always_inline)) inline void transpose_quads(F* x) {
+  const __m256d a = _mm256_castps_pd(_mm256_unpacklo_ps(x[0], x[1]));
+  const __m256d b = _mm256_castps_pd(_mm256_unpackhi_ps(x[0], x[1]));
+  const __m256d c = _mm256_castps_pd(_mm256_unpacklo_ps(x[2], x[3]));
+  const __m256d d = _mm256_castps_pd(_mm256_unpackhi_ps(x[2], x[3]));
+  x[0] = _mm256_castpd_ps(_mm256_unpacklo_pd(a, c));
+  x[1] = _mm256_castpd_ps(_mm256_unpackhi_pd(a, c));
+  x[2] = _mm256_castpd_ps(_mm256_unpacklo_pd(b, d));
+  x[3] = _mm256_castpd_ps(_mm256_unpackhi_pd(b, d));
+}
 // x[r][c] <-> x[c][r]
 __attribute__((always_inline)) inline void transpose(F (&x)[8]) {
-  F y[8];
 #pragma GCC unroll 8
-  for (int n = 0; n < 8; n += 2) {
-    y[n] = _mm256_unpacklo_ps(x[n], x[n + 1]);
-    y[n + 1] = _mm256_unpackhi_ps(x[n], x[n + 1]);
-  }
-#pragma GCC unroll 8
-  for (int n = 0; n < 8; n += 4) {
-#pragma GCC unroll 8
-    for (int i = 0; i < 2; ++i) {
-      const __m256d a = _mm256_castps_pd(y[n + i]), b = _mm256_castps_pd(y[n + 2 + i]);
-      x[n + 2 * i] = _mm256_castpd_ps(_mm256_unpacklo_pd(a, b));
-      x[n + 2 * i + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(a, b));
-    }
-  }
+  for (int n = 0; n < 8; n += 4) transpose_quads(x + n);
 #pragma GCC unroll 8
   for (int i = 0; i < 4; ++i) {
     const F low = _mm256_permute2f128_ps(x[i], x[4 + i], 0x20);

@@ -57,23 +57,52 @@ inline F minus_ln2_times(F x, F n) { return _mm512_fnmadd_ps(n, all(0.693147182f
 inline F times_power(F p, F n, F, F x) {
   return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, all(-87.68f), _CMP_NLT_UQ), p, n);
 }
+// Four elements from byte `at` on of each fourth row, one quarter of a vector after the other.
+inline F load_quads(const void* const* rows, int64_t at) {
+  const auto quad = [&](int r) {
+    return _mm_loadu_ps(reinterpret_cast<const float*>(static_cast<const char*>(rows[r]) + at));
+  };
+  F x = _mm512_castps128_ps512(quad(0));
+  x = _mm512_mask_broadcast_f32x4(x, 0x00f0, quad(4));
+  x = _mm512_mask_broadcast_f32x4(x, 0x0f00, quad(8));
+  return _mm512_mask_broadcast_f32x4(x, 0xf000, quad(12));
+}
+inline __m256i load_quads_16(const void* const* rows, int64_t at) {
+  const auto quad = [&](int r) {
+    return _mm_loadl_epi64(
+        reinterpret_cast<const __m128i*>(static_cast<const char*>(rows[r]) + at));
+  };
+  __m256i x = _mm256_castsi128_si256(quad(0));
+  x = _mm256_mask_broadcastq_epi64(x, 2, quad(4));
+  x = _mm256_mask_broadcastq_epi64(x, 4, quad(8));
+  return _mm256_mask_broadcastq_epi64(x, 8, quad(12));
+}
+inline F load_quads_fp16(const void* const* rows, int64_t at) {
+  return _mm512_cvtph_ps(load_quads_16(rows, at));
+}
+inline I load_quads_u8(const void* const* rows, int64_t at) {
+  const auto quad = [&](int r) { return _mm_loadu_si32(static_cast<const char*>(rows[r]) + at); };
+  __m128i x = quad(0);
+  x = _mm_mask_broadcastd_epi32(x, 2, quad(4));
+  x = _mm_mask_broadcastd_epi32(x, 4, quad(8));
+  return _mm512_cvtepu8_epi32(_mm_mask_broadcastd_epi32(x, 8, quad(12)));
+}
+// x[r][4 q + c] <-> x[c][4 q + r]
+__attribute__((always_inline)) inline void transpose_quads(F* x) {
+  const __m512d a = _mm512_castps_pd(_mm512_unpacklo_ps(x[0], x[1]));
+  const __m512d b = _mm512_castps_pd(_mm512_unpackhi_ps(x[0], x[1]));
+  const __m512d c = _mm512_castps_pd(_mm512_unpacklo_ps(x[2], x[3]));
+  const __m512d d = _mm512_castps_pd(_mm512_unpackhi_ps(x[2], x[3]));
+  x[0] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, c));
+  x[1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, c));
+  x[2] = _mm512_castpd_ps(_mm512_unpacklo_pd(b, d));
+  x[3] = _mm512_castpd_ps(_mm512_unpackhi_pd(b, d));
+}
 // x[r][c] <-> x[c][r]
 __attribute__((always_inline)) inline void transpose(F (&x)[16]) {
   F y[16];
 #pragma GCC unroll 8
-  for (int n = 0; n < 16; n += 2) {  // pairs of rows
-    y[n] = _mm512_unpacklo_ps(x[n], x[n + 1]);
-    y[n + 1] = _mm512_unpackhi_ps(x[n], x[n + 1]);
-  }
-#pragma GCC unroll 8
-  for (int n = 0; n < 16; n += 4) {  // x[n + i]: column i of every four, of rows n to n + 3
-#pragma GCC unroll 8
-    for (int i = 0; i < 2; ++i) {
-      const __m512d a = _mm512_castps_pd(y[n + i]), b = _mm512_castps_pd(y[n + 2 + i]);
-      x[n + 2 * i] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
-      x[n + 2 * i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
-    }
-  }
+  for (int n = 0; n < 16; n += 4) transpose_quads(x + n);
 #pragma GCC unroll 8
   for (int i = 0; i < 4; ++i) {
     y[i] = _mm512_shuffle_f32x4(x[i], x[4 + i], 0x88);

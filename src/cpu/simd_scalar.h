@@ -141,6 +141,24 @@ inline void transpose(F (&x)[4]) {
   x[2] = __builtin_shufflevector(b, d, 0, 1, 4, 5);
   x[3] = __builtin_shufflevector(b, d, 2, 3, 6, 7);
 }
+// What wider vectors do for each four lanes: here there are no more.
+inline void transpose_quads(F* x) {
+  F y[4] = {x[0], x[1], x[2], x[3]};
+  transpose(y);
+  for (int r = 0; r < 4; ++r) x[r] = y[r];
+}
+inline const void* byte_of(const void* const* rows, int64_t at) {
+  return static_cast<const char*>(rows[0]) + at;
+}
+inline F load_quads(const void* const* rows, int64_t at) {
+  return load(static_cast<const float*>(byte_of(rows, at)));
+}
+inline F load_quads_fp16(const void* const* rows, int64_t at) {
+  return load_fp16(static_cast<const uint16_t*>(byte_of(rows, at)));
+}
+inline I load_quads_u8(const void* const* rows, int64_t at) {
+  return load_u8(static_cast<const uint8_t*>(byte_of(rows, at)));
+}
 
 // For expressions (expression_kernels.inl).
 inline void store_int(int32_t* p, I x) { __builtin_memcpy(p, &x, sizeof(x)); }

@@ -205,15 +205,13 @@ struct Block {
   }
 
   void run_narrow(const ProductKernels& kernels, const std::vector<float>& panel) {
-    std::vector<float> scratch(static_cast<size_t>(16 * head_dim));
-    std::vector<float> acc(static_cast<size_t>(16 * (head_dim_v + 32))), values = acc;
+    std::vector<float> acc(static_cast<size_t>(16 * (head_dim_v + 32)));
     std::vector<float> row_max = max_in;
     kernels.narrow_qk({.k_rows = k_rows.data(),
                        .q = panel.data(),
                        .scores = narrow_scores.data(),
                        .max_in = max_in.data(),
                        .max_out = row_max.data(),
-                       .transposed = scratch.data(),
                        .scale = 0.25f,
                        .num_keys = num_keys,
                        .head_dim = head_dim,
@@ -221,10 +219,11 @@ struct Block {
                        .width = width});
     kernels.narrow_pv({.v_rows = v_rows.data(),
                        .p = weights.data(),
+                       .key_stride = width,
+                       .lane_stride = 1,
                        .alpha = alpha.data(),
                        .out = narrow_out.data(),
                        .acc = acc.data(),
-                       .values = values.data(),
                        .num_keys = num_keys,
                        .head_dim_v = head_dim_v,
                        .num_lanes = kNarrowLanes,

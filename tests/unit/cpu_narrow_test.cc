@@ -107,7 +107,6 @@ void expect_same_scores(Fixture& f) {
                        .scores = narrow.data(),
                        .max_in = max_in.data(),
                        .max_out = narrow_max.data(),
-                       .transposed = f.scratch.data(),
                        .scale = 0.3f,
                        .num_keys = keys,
                        .head_dim = head_dim,
@@ -119,10 +118,71 @@ void expect_same_scores(Fixture& f) {
   }
 }
 
+// Scores along the keys and along the lanes, and what their softmax makes of them.
+void expect_same_weights(Fixture& f) {
+  const int lanes = f.table.lanes, keys = f.sizes.num_keys;
+  const int stride = (keys + lanes - 1) / lanes * lanes;
+  const std::vector<float> q = f.lanes(f.sizes.columns, 3), max_in = f.lanes(1, 17);
+  std::vector<float> along_lanes(static_cast<size_t>(keys * f.width));
+  std::vector<float> along_keys(static_cast<size_t>(f.width * stride), 7.0f);
+  std::vector<float> max_out(max_in.size()), sum_a = f.lanes(1, 19), sum_b = sum_a;
+  std::vector<float> alpha_a(max_in.size()), alpha_b(max_in.size());
+  NarrowQkArgs args{.k_rows = f.rows.at.data(),
+                    .q = q.data(),
+                    .max_in = max_in.data(),
+                    .max_out = max_out.data(),
+                    .scale = 3,
+                    .num_keys = keys,
+                    .head_dim = f.sizes.columns,
+                    .num_lanes = f.sizes.num_lanes,
+                    .width = f.width};
+  args.scores = along_lanes.data();
+  f.kernels.narrow_qk(args);
+  args.scores = along_keys.data();
+  args.stride = stride;
+  f.kernels.narrow_qk(args);
+  f.table.softmax[f.vectors - 1]({.scores = along_lanes.data(),
+                                  .max_in = max_in.data(),
+                                  .max_out = max_out.data(),
+                                  .row_sum = sum_a.data(),
+                                  .alpha = alpha_a.data(),
+                                  .num_keys = keys});
+  f.table.narrow_softmax({.scores = along_keys.data(),
+                          .stride = stride,
+                          .max_in = max_in.data(),
+                          .max_out = max_out.data(),
+                          .row_sum = sum_b.data(),
+                          .alpha = alpha_b.data(),
+                          .num_keys = keys,
+                          .num_lanes = f.sizes.num_lanes,
+                          .width = f.width});
+  for (int lane = 0; lane < f.sizes.num_lanes; ++lane) {
+    const size_t at = static_cast<size_t>(lane);
+    ASSERT_EQ(sum_a[at], sum_b[at]) << "lane " << lane;
+    ASSERT_EQ(alpha_a[at], alpha_b[at]) << "lane " << lane;
+    for (int key = 0; key < stride; ++key) {
+      const float weight = along_keys[static_cast<size_t>(lane * stride + key)];
+      const float expected =
+          key < keys ? along_lanes[static_cast<size_t>(key * f.width + lane)] : 0;
+      ASSERT_EQ(expected, weight) << "key " << key << " lane " << lane;
+    }
+  }
+}
+
+// p[key][lane] as p[lane][key].
+std::vector<float> turned(const std::vector<float>& p, int width) {
+  std::vector<float> result;
+  for (int lane = 0; lane < width; ++lane)
+    for (size_t n = static_cast<size_t>(lane); n < p.size(); n += static_cast<size_t>(width))
+      result.push_back(p[n]);
+  return result;
+}
+
 void expect_same_values(Fixture& f, bool is_first) {
   const int rows = f.table.rows, keys = f.sizes.num_keys, columns = f.sizes.columns;
   const int blocks = (columns + rows - 1) / rows;
   const std::vector<float> p = f.words(keys, 11), alpha = f.lanes(1, 5);
+  const std::vector<float> along_keys = turned(p, f.width);
   std::vector<float> packed(static_cast<size_t>(keys * rows * blocks));
   std::vector<float> wide = f.lanes(columns, 13), narrow = wide;
   f.kernels.pack_v({f.rows.at.data(), packed.data(), keys * rows, keys, columns});
@@ -135,12 +195,14 @@ void expect_same_values(Fixture& f, bool is_first) {
                                .is_first = is_first,
                                .num_keys = keys,
                                .head_dim_v = columns});
+  const bool along_lanes = is_first || f.kernels.per_word != 1;
   f.kernels.narrow_pv({.v_rows = f.rows.at.data(),
-                       .p = p.data(),
+                       .p = along_lanes ? p.data() : along_keys.data(),
+                       .key_stride = along_lanes ? f.width : 1,
+                       .lane_stride = along_lanes ? 1 : keys,
                        .alpha = alpha.data(),
                        .out = narrow.data(),
                        .acc = f.scratch.data(),
-                       .values = f.scratch.data() + size_t{32} * 1024,
                        .is_first = is_first,
                        .num_keys = keys,
                        .head_dim_v = columns,
@@ -155,8 +217,9 @@ void expect_same_values(Fixture& f, bool is_first) {
 }
 
 TEST(CpuNarrow, GivesTheBitsOfTheGeneralKernels) {
-  const Sizes sizes[] = {{1, 1, 1},  {17, 16, 1},  {40, 33, 2},  {64, 64, 3},  {31, 80, 4},
-                         {50, 7, 7}, {33, 128, 8}, {96, 72, 11}, {24, 512, 16}};
+  const Sizes sizes[] = {{1, 1, 1},     {17, 16, 1},   {40, 33, 2},  {64, 64, 3},
+                         {31, 80, 4},   {50, 7, 7},    {33, 128, 8}, {96, 72, 11},
+                         {24, 512, 16}, {150, 192, 1}, {129, 96, 6}};
   const Device host = Device::host();
   for (const char* isa : {"scalar", "neon", "avx2", "avx512", "avx512_bf16"}) {
     const Result<Isa> usable = choose_isa(host, isa);
@@ -173,6 +236,7 @@ TEST(CpuNarrow, GivesTheBitsOfTheGeneralKernels) {
                      " lanes " + std::to_string(one.num_lanes));
         Fixture fixture{kernels, products, dtype, one};
         expect_same_scores(fixture);
+        if (products.per_word == 1) expect_same_weights(fixture);
         expect_same_values(fixture, true);
         expect_same_values(fixture, false);
       }
