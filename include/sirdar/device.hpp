@@ -21,7 +21,10 @@ struct Device {
   int index = 0;     // CUDA ordinal
 
   // CPU
-  Isa isa = Isa::scalar;         // the best one that may run
+  Isa isa = Isa::scalar;  // the best one that may run
+  // Whether products of bf16 pairs (avx512_bf16) run at twice the rate of fp32, as on Zen 4. Xeons
+  // with AMX have the instruction at half that rate, and are faster with fp32 arithmetic.
+  bool has_fast_bf16_dot = false;
   int num_threads = 1;           // usable at once (affinity and cgroup quota respected)
   int64_t l1d_bytes = 32 << 10;  // per core
   int64_t l2_bytes = 1 << 20;    // per core; for CUDA the whole L2

@@ -44,6 +44,11 @@ Device cpu(std::string name, Isa isa, int num_threads, int64_t l1d_kib, int64_t 
   return device;
 }
 
+Device with_fast_bf16_dot(Device device) {
+  device.has_fast_bf16_dot = true;
+  return device;
+}
+
 Device gpu(std::string name, int arch, int num_sms, int64_t smem_kib, int64_t l2_mib) {
   Device device;
   device.kind = DeviceKind::cuda;
@@ -65,7 +70,7 @@ const std::vector<Recorded>& recorded() {
       {"h200", gpu("NVIDIA H200", 90, 132, 227, 60)},
       {"h100", gpu("NVIDIA H100 80GB HBM3", 90, 132, 227, 50)},
       {"a100", gpu("NVIDIA A100-SXM4-80GB", 80, 108, 163, 40)},
-      {"zen4", cpu("recorded Zen 4, 16 cores", Isa::avx512_bf16, 16, 32, 1024)},
+      {"zen4", with_fast_bf16_dot(cpu("recorded Zen 4, 16 cores", Isa::avx512_bf16, 16, 32, 1024))},
       {"emerald_rapids", cpu("recorded Emerald Rapids, 64 cores", Isa::avx512, 64, 48, 2048)},
       {"sapphire_rapids",
        cpu("recorded Sapphire Rapids, 56 cores", Isa::avx512_bf16, 56, 48, 2048)},
@@ -74,6 +79,15 @@ const std::vector<Recorded>& recorded() {
       {"scalar", cpu("recorded CPU without vectors", Isa::scalar, 1, 32, 1024)},
   };
   return *rows;
+}
+
+// Who made it tells: AMD's cores with the instruction run it at full width.
+bool detect_fast_bf16_dot() {
+#if defined(__x86_64__)
+  return __builtin_cpu_is("amd") != 0;
+#else
+  return false;
+#endif
 }
 
 std::string read_text(const fs::path& path) {
@@ -262,6 +276,7 @@ Device Device::host() {
   static const Device fixed = [] {
     const Device defaults;
     Device device = cpu(detect_name(), detect_isa(), 1, 0, 0);
+    device.has_fast_bf16_dot = detect_fast_bf16_dot();
     device.l1d_bytes = detect_cache(1, defaults.l1d_bytes);
     device.l2_bytes = detect_cache(2, defaults.l2_bytes);
     return device;
@@ -288,10 +303,11 @@ Result<Device> Device::named(std::string_view name) {
     names.push_back(row.name);
     known += ", " + std::string(row.name);
   }
-  return Status(StatusCode::invalid_argument,
-                fmt::format("device: '{}' is not a machine here or a recorded one; use one of {}{}.", name, known,
-                            suggestion(name, names)),
-                "device");
+  return Status(
+      StatusCode::invalid_argument,
+      fmt::format("device: '{}' is not a machine here or a recorded one; use one of {}{}.", name,
+                  known, suggestion(name, names)),
+      "device");
 }
 
 }  // namespace sirdar

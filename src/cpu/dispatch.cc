@@ -57,7 +57,8 @@ Result<Isa> choose_isa(const Device& device, const std::string& forced) {
 Result<Isa> choose_isa(const Device& device, const std::string& forced, const Problem& problem) {
   const Result<Isa> isa = choose_isa(device, forced);
   if (!isa.ok() || isa.value() != Isa::avx512_bf16) return isa;
-  const bool has_own = problem.op == Op::forward && problem.dtype_q == DType::bf16;
+  const bool is_wanted = device.has_fast_bf16_dot || !forced.empty();
+  const bool has_own = is_wanted && problem.op == Op::forward && problem.dtype_q == DType::bf16;
   return has_own ? Isa::avx512_bf16 : Isa::avx512;
 }
 

@@ -18,6 +18,13 @@ TEST(CpuDispatch, TakesTheBestKernelsOfEachMachine) {
   EXPECT_EQ(chosen("avx2"), Isa::avx2);
 }
 
+TEST(CpuDispatch, PairsOfBf16AreLeftAloneWhereTheyAreSlow) {
+  const Problem problem = Problem::parse("fwd s64 bf16").value();
+  EXPECT_EQ(choose_isa(recorded("sapphire_rapids"), "", problem).value(), Isa::avx512);
+  EXPECT_EQ(choose_isa(recorded("sapphire_rapids"), "avx512_bf16", problem).value(),
+            Isa::avx512_bf16);
+}
+
 TEST(CpuDispatch, OnlyTheForwardOfBf16HasKernelsForAvx512Bf16) {
   const auto chosen_for = [](const char* problem, const char* forced) {
     return choose_isa(recorded("zen4"), forced, Problem::parse(problem).value()).value();
