@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <thread>
 
 #include "core/geometry.h"
 #include "cpu/backward_item.h"
@@ -32,23 +31,15 @@ int64_t key_ranges(const Problem& problem, const BackwardConfig& config) {
   return std::max<int64_t>(1, ceil_div(problem.seqlen_k, config.range_n));
 }
 
-// With short ranges each tile would be brought into panels again and again.
-bool shares_tiles(const Problem& problem, const BackwardConfig& config) {
-  constexpr int32_t kLongRange = 1024;
-  return config.range_n < kLongRange && key_ranges(problem, config) > 1;
-}
-
 // Where the pieces of a workspace lie: row states, sums, then the slots.
 struct BackwardWorkspace {
   size_t slot_bytes = 0, slots_at = 0, total = 0;
   std::byte* base = nullptr;
   RowStates rows;
   float* bias_per_key = nullptr;  // [bias_rows][seqlen_k]
-  int32_t* progress = nullptr;    // [batch][num_heads_kv][query tile]
-  int64_t num_progress = 0;
+  int32_t* turns = nullptr;       // [batch][num_heads_q][query tile], as BackwardItem has them
+  int64_t num_turns = 0;
   GradientSum dq;
-  std::byte* shared_tiles = nullptr;
-  size_t shared_tile_bytes = 0;
 
   BackwardWorkspace(const Problem& problem, const BackwardConfig& config,
                     const Expressions* expressions, void* memory)
@@ -68,16 +59,10 @@ struct BackwardWorkspace {
     bias_per_key =
         carver.take<float>(sums_per_key(problem) ? bias_rows(problem) * problem.seqlen_k : 0);
     if (key_ranges(problem, config) > 1) {
-      num_progress = problem.batch * problem.num_heads_kv * tiles;
-      progress = carver.take<int32_t>(num_progress);
+      num_turns = problem.batch * problem.num_heads_q * tiles;
+      turns = carver.take<int32_t>(num_turns);
     }
-    if (shares_tiles(problem, config)) {
-      Carver tile(nullptr);
-      TilePanels{tile, shape};
-      shared_tile_bytes = tile.used();
-      shared_tiles = carver.take<std::byte>(problem.batch * problem.num_heads_q * tiles *
-                                            static_cast<int64_t>(shared_tile_bytes));
-    } else if (key_ranges(problem, config) > 1 && problem.dtype_q != DType::fp32) {
+    if (key_ranges(problem, config) > 1 && problem.dtype_q != DType::fp32) {
       const int64_t columns = problem.head_dim;
       dq.sums = carver.take<float>(count * columns);
       dq.sums_map.stride_batch = problem.seqlen_q * columns;
@@ -117,8 +102,6 @@ struct BackwardWork {
     const int64_t b = index / tiles / heads, h = index / tiles % heads, tile = index % tiles;
     BackwardScratch scratch = work.workspace.scratch(slot, work.call.shape);
     prepare_rows(work.call, scratch, b, h, tile);
-    if (work.call.shared_tiles == nullptr) return;
-    BackwardItem(work.call, scratch, b, h / work.call.problem.group_size()).share_tile(h, tile);
   }
 
   static void clear_dbias(void* arg, int64_t index, int) {
@@ -162,24 +145,16 @@ struct BackwardWork {
     keys.end = min_of(keys.end, num_keys);
     BackwardScratch scratch = workspace.scratch(slot, call.shape);
     BackwardItem item(call, scratch, b, head_kv);
-    item.start(keys, key_range == 0, key_range == last);
+    const bool is_alone = workspace.num_turns == 0;
+    item.start(keys, is_alone
+                         ? nullptr
+                         : workspace.turns + b * call.problem.num_heads_q * call.query_tiles());
     const int64_t tiles = ceil_div(call.forward.query.sequence(b).length, call.shape.block_m);
-    int32_t* progress = nullptr;  // of these queries: ranges of keys that they have met
-    if (num_key_ranges > 1) {
-      progress =
-          workspace.progress + (b * call.problem.num_heads_kv + head_kv) * call.query_tiles();
-    }
-    for (int64_t tile = tiles - 1; tile >= 0; --tile) {
-      if (progress != nullptr) wait_for(progress[tile], key_range);
-      item.run_tile(tile);
-      if (progress == nullptr) continue;
-      std::atomic_ref(progress[tile])
-          .store(static_cast<int32_t>(key_range + 1), std::memory_order_release);
-    }
+    for (int64_t tile = tiles - 1; tile >= 0; --tile) item.run_tile(tile);
     item.finish();
   }
 
-  // Takes items in their order; a tile waits until the ranges of keys before have met it. Whoever
+  // Takes items in their order; a range adds to the dq of a tile after the ranges before. Whoever
   // has an item waits for nobody behind it, so somebody always goes on, even if an executor has
   // fewer threads than workers or runs them one after the other. Under a causal mask the first
   // keys are seen by the most queries: long items come first.
@@ -202,11 +177,6 @@ struct BackwardWork {
       work.run_item(work.first_batch, work.first_head + index, key_range, slot);
   }
 
-  static void wait_for(int32_t& progress, int64_t steps) {
-    while (std::atomic_ref(progress).load(std::memory_order_acquire) < steps)
-      std::this_thread::yield();
-  }
-
   // Sequences and heads that add to the same dbias take turns.
   void run_items() {
     const Problem& problem = call.problem;
@@ -214,7 +184,7 @@ struct BackwardWork {
     const bool split_heads = problem.needs_dbias && !problem.bias_axes.head;
     num_batches = split_batch ? 1 : problem.batch;
     num_heads = split_heads ? 1 : problem.num_heads_kv;
-    std::fill_n(workspace.progress, workspace.num_progress, 0);
+    std::fill_n(workspace.turns, workspace.num_turns, 0);
     if (call.shape.needs_dtensors) return run_heads(split_heads ? 1 : call.dtensors.num_sums());
     for (first_batch = 0; first_batch < problem.batch; first_batch += num_batches) {
       for (first_head = 0; first_head < problem.num_heads_kv; first_head += num_heads) {
@@ -295,6 +265,8 @@ BackwardShape backward_shape(const Problem& problem, const BackwardConfig& confi
   shape.has_softcap = problem.softcap > 0;
   shape.has_dropout = problem.dropout_p > 0;
   shape.needs_dbias = problem.needs_dbias;
+  shape.sums_dbias_over_keys =
+      problem.needs_dbias && problem.bias_axes.query && !problem.bias_axes.key;
   shape.has_score_mod = !problem.score_mod.empty();
   shape.needs_dtensors = needs_dtensors(problem);
   shape.terms.expressions = expressions;
@@ -344,8 +316,6 @@ Status run_backward(BackwardCall& call, const Executor& executor) {
     return sum;
   };
   call.rows = workspace.rows;
-  call.shared_tiles = workspace.shared_tiles;
-  call.shared_tile_bytes = workspace.shared_tile_bytes;
   call.dq = place(workspace.dq, call.args.dq, problem.layout_q);
   call.dk = place({}, call.args.dk, problem.layout_kv);
   call.dv = place({}, call.args.dv, problem.layout_kv);

@@ -3,6 +3,8 @@
 
 #include <sirdar/plan.hpp>
 
+#include <algorithm>
+
 #include "cpu/backward_config.h"
 #include "cpu/forward_call.h"
 #include "cpu/microkernel_backward.h"
@@ -18,6 +20,7 @@ struct BackwardShape {
   int width = 0, block_m = 0, block_n = 0, range_n = 0;
   int head_dim = 0, head_dim_v = 0;
   bool has_softcap = false, has_dropout = false, needs_dbias = false;
+  bool sums_dbias_over_keys = false;
   bool has_score_mod = false, needs_dtensors = false;
   TileShape terms;  // of the part of the forward's scratch that logit terms use
 
@@ -26,13 +29,19 @@ struct BackwardShape {
   int64_t key_stride() const { return int64_t{range_n} * width + 16; }
   int64_t query_stride() const { return int64_t{block_m} * width + 16; }
   int64_t score_stride() const { return int64_t{block_n} * width + 16; }
+  int64_t dq_size() const { return panels_of(head_dim) * query_stride(); }
+  // Sums of dq that a tile may have of one range, by keys_per_sum() of any sequence.
+  int64_t most_sums() const {
+    const int64_t blocks = range_n / block_n;
+    return std::max(std::min<int64_t>(blocks, 16), (blocks + 7) / 8);
+  }
 };
 
 // The rows of a query tile. Transposed: [query panel][column][width], else [column
 // panel][row][width].
 struct TilePanels {
   float *q_transposed, *dout_transposed, *q, *dout, *dq;
-  int32_t* is_finite;  // q and dout; one element
+  bool is_finite = false;  // q and dout
 
   TilePanels(Carver& carver, const BackwardShape& shape) {
     const int64_t d = shape.panels_of(shape.head_dim),
@@ -41,8 +50,7 @@ struct TilePanels {
     dout_transposed = carver.take<float>(int64_t{shape.block_m} * shape.head_dim_v);
     q = carver.take<float>(d * shape.query_stride());
     dout = carver.take<float>(value_panels * shape.query_stride());
-    dq = carver.take<float>(d * shape.query_stride());
-    is_finite = carver.take<int32_t>(1);
+    dq = carver.take<float>(shape.dq_size());
   }
 };
 
@@ -57,9 +65,9 @@ struct BackwardScratch {
   Scratch terms;  // lanes, masks and bias, as the forward keeps them; no panels of rows
   // Of a key range: [column panel][row][width].
   float *k, *v, *dk, *dv;
-  int32_t* k_is_finite;  // [blocks of the range]
-  TilePanels own_tile;
-  TilePanels tile;                     // the one at work: own_tile or a shared one
+  int32_t* k_is_finite;                // [blocks of the range]
+  TilePanels tile;                     // the one at work
+  float* dq_terms;                     // of the tile at work: sums of runs of keys, [run]
   PanelPart* parts;                    // [query panel] of the block at work
   const void **dout_rows, **out_rows;  // [block_m]
   float *base, *weight, *delta;        // [block_m]
@@ -71,7 +79,7 @@ struct BackwardScratch {
   float *mod_slope, *mod_input, *dvalue;  // of a score_mod, what it is given, and its gradient
 
   BackwardScratch(Carver& carver, const BackwardShape& shape)
-      : terms(carver, shape.terms), own_tile(carver, shape), tile(own_tile) {
+      : terms(carver, shape.terms), tile(carver, shape) {
     const int64_t d = shape.panels_of(shape.head_dim),
                   dv_panels = shape.panels_of(shape.head_dim_v);
     const int64_t block = int64_t{shape.block_n} * shape.width;
@@ -80,6 +88,7 @@ struct BackwardScratch {
     dk = carver.take<float>(d * shape.key_stride());
     dv = carver.take<float>(dv_panels * shape.key_stride());
     k_is_finite = carver.take<int32_t>(shape.range_n / shape.block_n);
+    dq_terms = carver.take<float>(shape.most_sums() * shape.dq_size());
     parts = carver.take<PanelPart>(shape.num_panels());
     dout_rows = carver.take<const void*>(shape.block_m);
     out_rows = carver.take<const void*>(shape.block_m);
@@ -147,22 +156,12 @@ struct BackwardCall {
   GradientSum dq, dk, dv;
   RowStates rows;
   BiasGradient dbias;
-  // Query tiles that items share, in panels before the first: [batch][num_heads_q][tile]; null:
-  // each item brings in its own.
-  std::byte* shared_tiles = nullptr;
-  size_t shared_tile_bytes = 0;
-
   TensorGradients dtensors;
 
   // `expressions` are those of the problem, null where it has none; what they read lies at the
   // start of the workspace.
   BackwardCall(const Problem& problem, const BackwardConfig& config, const Args& args,
                const Expressions* expressions);
-  TilePanels shared_tile(int64_t b, int64_t h, int64_t tile) const {
-    const int64_t index = (b * problem.num_heads_q + h) * query_tiles() + tile;
-    Carver carver(shared_tiles + static_cast<size_t>(index) * shared_tile_bytes);
-    return TilePanels(carver, shape);
-  }
   int64_t query_tiles() const { return (problem.seqlen_q + shape.block_m - 1) / shape.block_m; }
 };
 

@@ -1,8 +1,10 @@
 #include "cpu/backward_item.h"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cmath>
+#include <thread>
 
 namespace sirdar::cpu {
 namespace {
@@ -33,6 +35,13 @@ void BackwardItem::clear_sum(const Rows& rows) const {
   for (int n = 0; n < call_.shape.panels_of(rows.columns); ++n) {
     std::fill_n(rows.panels + n * rows.panel_stride, int64_t{rows.num_rows} * call_.shape.width,
                 0.0f);
+  }
+}
+
+void BackwardItem::add_terms(const Rows& rows, const float* terms) const {
+  for (int n = 0; n < call_.shape.panels_of(rows.columns); ++n) {
+    call_.backward.add(rows.panels + n * rows.panel_stride, terms + n * rows.panel_stride,
+                       int64_t{rows.num_rows} * call_.shape.width);
   }
 }
 
@@ -94,10 +103,10 @@ BackwardItem::Rows BackwardItem::dv_rows() const {
           call_.shape.key_stride()};
 }
 
-void BackwardItem::start(Range keys, bool is_first, bool is_last) {
+void BackwardItem::start(Range keys, int32_t* turns) {
   keys_ = keys;
-  is_first_ = is_first;
-  is_last_ = is_last;
+  range_ = keys.begin / call_.shape.range_n;
+  turns_ = turns;
   Range seen = key_range(tile_.mask(), Range{0, tile_.queries().length});
   seen = {max_of(seen.begin, keys_.begin), min_of(seen.end, keys_.end)};
   if (tile_.queries().length > 0 && !seen.empty()) load_keys(seen);
@@ -132,50 +141,83 @@ void BackwardItem::finish() {
   store_sum(dv_rows(), true);
 }
 
+// A tile that no range sees is the first one's.
+BackwardItem::Place BackwardItem::place_of(Range rows) const {
+  const Range seen = key_range(tile_.mask(), rows);
+  const int64_t range_n = call_.shape.range_n;
+  const int64_t first = seen.empty() ? 0 : seen.begin / range_n;
+  const int64_t last = seen.empty() ? 0 : (seen.end - 1) / range_n;
+  return {first <= range_ && range_ <= last, range_ == first, range_ == last};
+}
+
+void BackwardItem::wait_for_turn(int64_t h, int64_t tile) const {
+  const std::atomic_ref turn(turns_[h * call_.query_tiles() + tile]);
+  while (turn.load(std::memory_order_acquire) < range_) std::this_thread::yield();
+}
+
+void BackwardItem::end_turn(int64_t h, int64_t tile) const {
+  if (turns_ == nullptr) return;
+  std::atomic_ref(turns_[h * call_.query_tiles() + tile])
+      .store(static_cast<int32_t>(range_ + 1), std::memory_order_release);
+}
+
 void BackwardItem::run_tile(int64_t tile) {
+  const int64_t first = tile * call_.shape.block_m;
+  const Range rows{first, min_of(first + call_.shape.block_m, tile_.queries().length)};
+  const Place place = place_of(rows);
+  if (!place.takes_part) return;
   const int64_t group = call_.problem.group_size();
-  for (int64_t g = 0; g < group; ++g) run_tile(head_kv_ * group + g, tile);
+  const int64_t first_head = head_kv_ * group;
+  // Ranges that add to one element of dbias do not meet.
+  if (call_.shape.sums_dbias_over_keys && !place.is_first)
+    wait_for_turn(first_head + group - 1, tile);
+  for (int64_t g = 0; g < group; ++g) run_tile(first_head + g, tile, rows, place);
 }
 
-void BackwardItem::run_tile(int64_t h, int64_t tile) {
-  const bool is_shared = call_.shared_tiles != nullptr;
-  const int64_t first = tile * call_.shape.block_m;
-  const int64_t num_rows = min_of(call_.shape.block_m, tile_.queries().length - first);
-  Range seen = key_range(tile_.mask(), Range{first, first + num_rows});
+void BackwardItem::run_tile(int64_t h, int64_t tile, Range rows, const Place& place) {
+  Range seen = key_range(tile_.mask(), rows);
   seen = {max_of(seen.begin, keys_.begin), min_of(seen.end, keys_.end)};
-  const bool ends_elsewhere = is_last_ && (is_shared || call_.dq.sums != nullptr);
-  if (seen.empty() && (is_shared || !is_first_) && !ends_elsewhere) return;
-  scratch_.tile = is_shared ? call_.shared_tile(b_, h, tile) : scratch_.own_tile;
   if (!seen.empty()) {
-    tile_.start(h, first, &call_.rows, is_shared);
+    tile_.start(h, rows.begin, &call_.rows);
     find_dout_rows();
-    if (!is_shared) load_tile();
+    load_tile();
   }
-  const Rows dq = dq_rows(h, first, num_rows);
-  if (!is_shared) is_first_ ? clear_sum(dq) : load_sum(dq);
-  const int64_t block_n = call_.shape.block_n;
-  const int64_t first_block = (seen.begin - keys_.begin) / block_n;
-  const int64_t num_blocks =
-      seen.empty() ? 0 : (seen.end - 1 - keys_.begin) / block_n + 1 - first_block;
-  for (int64_t n = first_block; n < first_block + num_blocks; ++n) {
-    Block block;
-    block.row = n * block_n;
-    block.keys = {keys_.begin + block.row, min_of(keys_.begin + block.row + block_n, keys_.end)};
-    block.is_finite = scratch_.k_is_finite[n] != 0;
-    run_block(block);
+  const Rows dq = dq_rows(h, rows.begin, rows.size());
+  if (place.is_first) clear_sum(dq);
+  num_terms_ = 0;
+  if (!seen.empty()) run_blocks(seen, dq, place.is_first);
+  if (!place.is_first) {
+    wait_for_turn(h, tile);
+    load_sum(dq);
+    for (int64_t n = 0; n < num_terms_; ++n)
+      add_terms(dq, scratch_.dq_terms + n * call_.shape.dq_size());
   }
-  if (is_last_ || !is_shared) store_sum(dq, is_last_);
+  store_sum(dq, place.is_last);
+  end_turn(h, tile);
 }
 
-void BackwardItem::share_tile(int64_t h, int64_t tile) {
-  const int64_t first = tile * call_.shape.block_m;
-  const int64_t num_rows = min_of(call_.shape.block_m, tile_.queries().length - first);
-  if (num_rows <= 0) return;
-  scratch_.tile = call_.shared_tile(b_, h, tile);
-  tile_.start(h, first, &call_.rows, false);
-  find_dout_rows();
-  load_tile();
-  clear_sum(dq_rows(h, first, num_rows));
+// The first range has the sum at hand and starts it; the others keep theirs until it is their turn.
+void BackwardItem::run_blocks(Range seen, const Rows& dq, bool is_first) {
+  const int64_t block_n = call_.shape.block_n;
+  const int64_t run = keys_per_sum(tile_.keys().length, block_n) / block_n;
+  const int64_t first_block = (seen.begin - keys_.begin) / block_n;
+  const int64_t end_block = (seen.end - 1 - keys_.begin) / block_n + 1;
+  for (int64_t n = first_block; n < end_block;) {
+    const bool is_start = is_first && n == first_block;
+    dq_ = is_start ? dq.panels : scratch_.dq_terms + num_terms_ * call_.shape.dq_size();
+    Rows terms = dq;
+    terms.panels = dq_;
+    if (!is_start) clear_sum(terms);
+    for (const int64_t end = min_of((n / run + 1) * run, end_block); n < end; ++n) {
+      Block block;
+      block.row = n * block_n;
+      block.keys = {keys_.begin + block.row, min_of(keys_.begin + block.row + block_n, keys_.end)};
+      block.is_finite = scratch_.k_is_finite[n] != 0;
+      run_block(block);
+    }
+    if (is_first && !is_start) add_terms(dq, dq_);
+    if (!is_first) ++num_terms_;
+  }
 }
 
 void BackwardItem::load_tile() {
@@ -202,7 +244,7 @@ void BackwardItem::load_tile() {
                                 shape.head_dim, scratch_.tile.q);
   const bool dout_is_finite = load(call_.args.dout, call_.dout, call_.forward.output_format,
                                    shape.head_dim_v, scratch_.tile.dout);
-  *scratch_.tile.is_finite = q_is_finite && dout_is_finite;
+  scratch_.tile.is_finite = q_is_finite && dout_is_finite;
   for (int p = 0; p < tile_.num_panels(); ++p) {
     const int64_t lane = int64_t{p} * shape.width;
     call_.kernels.pack[call_.forward.output_format][kMaxVectors - 1](
@@ -250,7 +292,7 @@ void BackwardItem::run_block(const Block& block) {
     if (part.cover != Cover::none) run_panel(panel, part, block);
   }
   if (!has_any) return;
-  const bool add_apart = has_part && *scratch_.tile.is_finite == 0;
+  const bool add_apart = has_part && !scratch_.tile.is_finite;
   if (add_apart) clear_rows_of_tile(true);
   if (is_whole) {
     add_dkv(block.row, static_cast<int>(block.keys.size()), 0, tile_.num_panels());
@@ -357,7 +399,7 @@ void BackwardItem::add_dq(const BackwardTile::Panel& panel, const PanelPart& par
                    .depth = static_cast<int>(part.keys.size())};
   for (int n = 0; n < shape.panels_of(shape.head_dim); ++n) {
     args.b = scratch_.k + n * shape.key_stride() + (block.row + key) * shape.width;
-    args.c = scratch_.tile.dq + n * shape.query_stride() + lane * shape.width;
+    args.c = dq_ + n * shape.query_stride() + lane * shape.width;
     const bool is_narrow = shape.head_dim - n * shape.width <= call_.kernels.lanes;
     call_.backward.accumulate_transposed[is_narrow ? 0 : 1](args);
   }
@@ -466,9 +508,8 @@ void BackwardItem::add_visible_keys(const BackwardTile::Panel& panel, const Pane
     const int64_t n = key - block.keys.begin;
     for (int lane = 0; lane < panel.num_lanes; ++lane) {
       if (is_masked(weights(panel.index, n)[lane])) continue;
-      add_row(scratch_.tile.dq + int64_t{panel.first_lane + lane} * shape.width,
-              shape.query_stride(), shape.width, k, shape.head_dim,
-              gradients(panel.index, n)[lane]);
+      add_row(dq_ + int64_t{panel.first_lane + lane} * shape.width, shape.query_stride(),
+              shape.width, k, shape.head_dim, gradients(panel.index, n)[lane]);
     }
   }
 }

@@ -2,8 +2,9 @@
 // dk and dv of these keys and adds to dq.
 //
 // The sums of dk and dv run over query tiles in descending order, within a tile over the query
-// heads of the group; those of dq over key blocks in ascending order. As long as each tile meets
-// the ranges of keys in that order, the bits do not depend on how the keys are cut.
+// heads of the group; those of dq over key blocks in ascending order, within runs of
+// keys_per_sum() keys, and then over these runs. As long as each tile adds up the runs in that
+// order, the bits do not depend on how the keys are cut.
 #pragma once
 
 #include "cpu/backward_tile.h"
@@ -14,10 +15,9 @@ class BackwardItem {
  public:
   BackwardItem(const BackwardCall& call, BackwardScratch& scratch, int64_t b, int64_t head_kv);
 
-  // Brings a tile that items will share into panels.
-  void share_tile(int64_t h, int64_t tile);
-  // Who is first starts dq from 0, who is last rounds it.
-  void start(Range keys, bool is_first, bool is_last);
+  // turns[head][tile] of the sequence: 1 + the last range of keys that is in its dq; null where
+  // there is one range alone.
+  void start(Range keys, int32_t* turns);
   void run_tile(int64_t tile);  // all query heads of the group
   void finish();
 
@@ -37,7 +37,16 @@ class BackwardItem {
     float* panels;
     int64_t panel_stride;
   };
+  // Of the ranges that see a tile: who is first starts dq from 0, who is last rounds it.
+  struct Place {
+    bool takes_part, is_first, is_last;
+  };
+  Place place_of(Range rows) const;
+  void wait_for_turn(int64_t h, int64_t tile) const;
+  void end_turn(int64_t h, int64_t tile) const;
+
   void clear_sum(const Rows& rows) const;
+  void add_terms(const Rows& rows, const float* terms) const;
   void load_sum(const Rows& rows) const;
   void store_sum(const Rows& rows, bool is_last) const;
   Rows dq_rows(int64_t h, int64_t first, int64_t num_rows) const;
@@ -45,7 +54,8 @@ class BackwardItem {
   Rows dv_rows() const;
 
   void load_keys(Range seen);
-  void run_tile(int64_t h, int64_t tile);
+  void run_tile(int64_t h, int64_t tile, Range rows, const Place& place);
+  void run_blocks(Range seen, const Rows& dq, bool is_first);
   void load_tile();
   void find_dout_rows();
   void run_block(const Block& block);
@@ -83,7 +93,10 @@ class BackwardItem {
   BackwardTile tile_;
   int64_t b_, head_kv_;
   Range keys_;
-  bool is_first_ = false, is_last_ = false;
+  int64_t range_ = 0;  // its place among the ranges of the sequence
+  int32_t* turns_ = nullptr;
+  float* dq_ = nullptr;    // where the block at work adds its terms of dq
+  int64_t num_terms_ = 0;  // sums that wait to be added, in scratch
 };
 
 }  // namespace sirdar::cpu

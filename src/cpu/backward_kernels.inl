@@ -359,6 +359,10 @@ __attribute__((noinline)) void dot_lanes(const DotArgs& args) {
   for (int w = 0; w < kMaxVectors; ++w) store(args.sums + w * kLanes, sum[w]);
 }
 
+__attribute__((noinline)) void add_terms(float* sums, const float* terms, int64_t count) {
+  for (int64_t n = 0; n < count; n += kLanes) store(sums + n, add(load(sums + n), load(terms + n)));
+}
+
 constexpr BackwardKernels make_backward_table() {
   return {.scores = score_product,
           .accumulate = {accumulate_product<1>, accumulate_product<2>},
@@ -368,5 +372,6 @@ constexpr BackwardKernels make_backward_table() {
           .softcap = softcap_block,
           .load_rows = {load_panels<Fp32>, load_panels<Bf16>, load_panels<Fp16>},
           .store_rows = {store_panels<Fp32>, store_panels<Bf16>, store_panels<Fp16>},
-          .dot = dot_lanes};
+          .dot = dot_lanes,
+          .add = add_terms};
 }

@@ -2,7 +2,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <vector>
 
+#include "core/geometry.h"
 #include "cpu/backward.h"
 #include "cpu/cpu.h"
 #include "cpu/dispatch.h"
@@ -27,7 +29,7 @@ Status supports(const Problem& problem, const Device& device) {
   return {};
 }
 
-Status check(const BackwardConfig& config) {
+Status check(const Problem& problem, const BackwardConfig& config) {
   const auto invalid = [](std::string message) {
     return Status(StatusCode::invalid_argument, "knobs: " + std::move(message), "knobs");
   };
@@ -41,13 +43,46 @@ Status check(const BackwardConfig& config) {
   };
   if (!is_multiple(config.block_m, width, kMaxBlock)) return bad_block("block_m", config.block_m);
   if (!is_multiple(config.block_n, width, kMaxBlock)) return bad_block("block_n", config.block_n);
-  if (!is_multiple(config.range_n, config.block_n, kMaxRange))
-    return invalid(fmt::format("range_n={} is not a multiple of block_n={} up to {}; choose one.",
-                               config.range_n, config.block_n, kMaxRange));
+  const auto unit = static_cast<int32_t>(keys_per_sum(problem.seqlen_k, config.block_n));
+  if (!is_multiple(config.range_n, unit, kMaxRange))
+    return invalid(
+        fmt::format("range_n={} is not a multiple of {} up to {}, the keys whose terms of dq are "
+                    "summed by themselves; choose one.",
+                    config.range_n, unit, kMaxRange));
   if (config.num_threads < 1 || config.num_threads > kMaxThreads)
     return invalid(fmt::format("num_threads={} is not from 1 to {}; choose one that is.",
                                config.num_threads, kMaxThreads));
   return {};
+}
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Until the last thread is done, in blocks that are seen whole: items are taken in their order, and
+// a tile's dq is added up range by range.
+double time_of(const Problem& problem, const BackwardConfig& config, int64_t range_n) {
+  constexpr double kTileCost = 0.25;  // a tile brought into memory, and its dq added up
+  constexpr int64_t kMostTiles = 64;  // looked at
+  const StructuredMask mask = structured_mask(problem.mask, problem.seqlen_q, problem.seqlen_k);
+  const int64_t tiles = ceil_div(problem.seqlen_q, config.block_m);
+  const int64_t step = std::max<int64_t>(1, ceil_div(tiles, kMostTiles));
+  std::vector<double> free_at(static_cast<size_t>(config.num_threads), 0.0);
+  for (int64_t head = 0; head < problem.batch * problem.num_heads_kv; ++head) {
+    std::vector<double> added_at(static_cast<size_t>(tiles), 0.0);
+    for (int64_t key = 0; key < problem.seqlen_k; key += range_n) {
+      double& time = *std::ranges::min_element(free_at);
+      for (int64_t tile = (tiles - 1) / step * step; tile >= 0; tile -= step) {
+        const int64_t row = tile * config.block_m;
+        const Range seen =
+            key_range(mask, Range{row, min_of(row + config.block_m, problem.seqlen_q)});
+        const Range common{max_of(seen.begin, key), min_of(seen.end, key + range_n)};
+        if (common.empty()) continue;
+        time += kTileCost + static_cast<double>(common.size()) / config.block_n;
+        double& turn = added_at[static_cast<size_t>(tile)];
+        turn = time = std::max(time, turn);
+      }
+    }
+  }
+  return std::ranges::max(free_at);
 }
 
 // Long ranges bring Q, dO and dq into panels less often; short ones keep all threads busy. The bits
@@ -55,17 +90,24 @@ Status check(const BackwardConfig& config) {
 void choose_range(const Problem& problem, BackwardConfig& config) {
   constexpr int64_t kRangeBytes = 4 << 20;  // K, V, dk and dv of a range; they are streamed
   const int64_t row_bytes = 8 * (problem.head_dim + problem.value_dim());
-  const auto ranges = [&](int64_t count) {
-    return (problem.seqlen_k + count * config.block_n - 1) / (count * config.block_n);
-  };
+  // In runs of keys whose terms of dq are summed together.
+  const int64_t run = keys_per_sum(problem.seqlen_k, config.block_n);
+  const int64_t runs = std::max<int64_t>(1, ceil_div(problem.seqlen_k, run));
+  const int64_t most = std::clamp<int64_t>(kRangeBytes / row_bytes / run, 1, runs);
+  config.range_n = static_cast<int32_t>(most * run);
   const int64_t heads = problem.batch * problem.num_heads_kv;
+  const int64_t wanted = int64_t{4} * config.num_threads;
   // Gradients of tensors are summed pair by pair in the order of the ranges, head by head.
-  const bool is_fixed = config.num_threads == 1 || needs_dtensors(problem);
-  const int64_t wanted = is_fixed ? 1 : int64_t{4} * config.num_threads;
-  int64_t blocks = std::max<int64_t>(1, kRangeBytes / row_bytes / config.block_n);
-  blocks = std::clamp<int64_t>(ranges(1), 1, blocks);
-  while (blocks > 1 && heads < wanted && heads * ranges(blocks) < wanted) blocks = (blocks + 1) / 2;
-  config.range_n = static_cast<int32_t>(blocks) * config.block_n;
+  if (config.num_threads == 1 || needs_dtensors(problem) || heads >= wanted) return;
+  double least = time_of(problem, config, config.range_n);
+  for (int64_t count = ceil_div(runs, most) + 1; count <= runs && heads * count <= wanted;
+       count += 1 + count / 4) {
+    const int64_t range_n = ceil_div(runs, count) * run;
+    const double time = time_of(problem, config, range_n);
+    if (time >= least) continue;
+    least = time;
+    config.range_n = static_cast<int32_t>(range_n);
+  }
 }
 
 Result<Config> configure(const Problem& problem, const Device& device, const PlanOptions& options) {
@@ -81,7 +123,7 @@ Result<Config> configure(const Problem& problem, const Device& device, const Pla
   if (Status status = override_fields(config, options.knobs); !status.ok()) return status;
   if (Status status = check_isa(device, config.isa); !status.ok()) return status;
   if (config.isa == Isa::avx512_bf16) config.isa = Isa::avx512;  // it adds nothing here
-  if (Status status = check(config); !status.ok()) return status;
+  if (Status status = check(problem, config); !status.ok()) return status;
   return Config::of(config);
 }
 

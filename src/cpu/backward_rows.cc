@@ -129,7 +129,7 @@ class RowPass {
 
   // Maximum and sum of every row of the tile, as the forward makes them, into scratch.terms.total.
   void soften(int64_t begin) {
-    tile_.start(h_, begin, nullptr, false);
+    tile_.start(h_, begin, nullptr);
     const AccumulatorState& state = scratch_.terms.total;
     std::fill_n(state.row_max, call_.shape.block_m, -kInf);
     std::fill_n(state.row_sum, call_.shape.block_m, 0.0f);

@@ -22,7 +22,7 @@ BackwardTile::BackwardTile(const BackwardCall& call, BackwardScratch& scratch, i
       k_(call.forward.key.sequence(b)),
       mask_(structured_mask(call.problem.mask, q_.length, k_.length)) {}
 
-void BackwardTile::start(int64_t h, int64_t first, const RowStates* states, bool is_packed) {
+void BackwardTile::start(int64_t h, int64_t first, const RowStates* states) {
   h_ = h;
   first_ = first;
   num_rows_ = static_cast<int>(
@@ -55,7 +55,6 @@ void BackwardTile::start(int64_t h, int64_t first, const RowStates* states, bool
     lanes.hi[lane] = mask_.hi(i);
   }
   load_expressions();
-  if (is_packed) return;
   for (int p = 0; p < num_panels(); ++p) {
     const int64_t lane = int64_t{p} * call_.shape.width;
     call_.kernels.pack[call_.forward.input_format][kMaxVectors - 1](

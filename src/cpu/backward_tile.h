@@ -23,9 +23,9 @@ class BackwardTile {
   const Sequence& queries() const { return q_; }
   const Sequence& keys() const { return k_; }
   const StructuredMask& mask() const { return mask_; }
-  // Takes the queries of head h from `first` on, and packs them if they have not been. With
-  // `states`, rows that take no part see no key.
-  void start(int64_t h, int64_t first, const RowStates* states, bool is_packed);
+  // Takes the queries of head h from `first` on and packs them. With `states`, rows that take no
+  // part see no key.
+  void start(int64_t h, int64_t first, const RowStates* states);
   int64_t head() const { return h_; }
   int64_t first() const { return first_; }
   int num_rows() const { return num_rows_; }

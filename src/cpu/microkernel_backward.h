@@ -91,6 +91,7 @@ struct BackwardKernels {
   bool (*load_rows[kOutputFormats])(const RowsArgs&);
   void (*store_rows[kOutputFormats])(const StoreRowsArgs&);  // rows = panels, rounded
   void (*dot)(const DotArgs&);
+  void (*add)(float* sums, const float* terms, int64_t count);  // of whole panel rows
 };
 
 extern const BackwardKernels kScalarBackward;

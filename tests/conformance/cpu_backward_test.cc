@@ -151,7 +151,8 @@ TEST(CpuBackwardBits, DoNotDependOnThreadsOrRanges) {
   for (const char* text :
        {"bwd b2 sq520 sk390 hq4 hkv2 d16 causal dlse", "bwd s700 h1 d8 window:200,50",
         "bwd b2 s300 hq4 hkv2 d8 bias:hqk dbias sink dsink", "bwd s300 h2 d8 bias:1 dbias",
-        "bwd b2 s300 hq2 hkv1 d8 bf16 causal", "bwd s270 h2 d8 fp16 dropout:0.4",
+        "bwd s600 h2 d8 bias:q dbias", "bwd b2 s300 hq2 hkv1 d8 bf16 causal",
+        "bwd s270 h2 d8 fp16 dropout:0.4",
         "bwd s300 h2 d8 score_mod:\"score - 0.1 * abs(q_pos - k)\" mask_mod:\"k % 7 != q % 5\""}) {
     check::Inputs inputs(Problem::parse(text).value(), 3);
     for (const std::string& isa : instruction_sets()) {
@@ -162,6 +163,26 @@ TEST(CpuBackwardBits, DoNotDependOnThreadsOrRanges) {
         const Knobs knobs = {{"range_n", range_n}};
         expect_same_bits(one, outputs(inputs, options_for(isa, 2, knobs)), text);
       }
+    }
+  }
+}
+
+// Long enough that the terms of dq are summed over two blocks.
+TEST(CpuBackwardBits, OfLongSequencesDoNotDependOnRanges) {
+  for (const char* text : {"bwd sq150 sk2100 h1 d8", "bwd sq260 sk2500 hq2 hkv1 d8 window:700,9"}) {
+    const Problem problem = Problem::parse(text).value();
+    check::Inputs inputs(problem, 3);
+    for (const std::string& isa : instruction_sets()) {
+      const check::Report report = check::check(problem, options_for(isa, 2), 5);
+      EXPECT_TRUE(report.ok) << isa << ": " << report.text;
+      const auto one = outputs(inputs, options_for(isa, 1));
+      expect_same_bits(one, outputs(inputs, options_for(isa, 2)), text);
+      for (const char* range_n : {"256", "768", "2560"})
+        expect_same_bits(one, outputs(inputs, options_for(isa, 3, {{"range_n", range_n}})), text);
+      const Result<Plan> cut = Plan::create(problem, options_for(isa, 1, {{"range_n", "128"}}));
+      ASSERT_FALSE(cut.ok());
+      EXPECT_NE(cut.status().message().find("not a multiple of 256"), std::string::npos)
+          << cut.status().message();
     }
   }
 }
