@@ -267,6 +267,7 @@ struct Consumer {
       SIRDAR_UNROLL
       for (int i = 0; i < 4; ++i) scores[4 * j + i] = d[i];
     }
+    ptx::syncwarp();  // one lane gives K back for all that have read it
     make_logits<!config.has_cover>(scores, item, block);
   }
 
