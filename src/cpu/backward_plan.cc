@@ -97,8 +97,8 @@ void choose_range(const Problem& problem, BackwardConfig& config) {
   config.range_n = static_cast<int32_t>(most * run);
   const int64_t heads = problem.batch * problem.num_heads_kv;
   const int64_t wanted = int64_t{4} * config.num_threads;
-  // Gradients of tensors are summed pair by pair in the order of the ranges, head by head, and so is
-  // that of a bias which the heads of a group share along the keys.
+  // Gradients of tensors are summed pair by pair in the order of the ranges, head by head, and so
+  // is that of a bias which the heads of a group share along the keys.
   const bool shares_bias = problem.needs_dbias && problem.group_size() > 1 &&
                            !problem.bias_axes.head && !problem.bias_axes.key &&
                            problem.bias_axes.query;

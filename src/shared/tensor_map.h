@@ -1,5 +1,5 @@
-// A TMA descriptor as kernels receive it, a field of their parameters: opaque to all but the driver,
-// which fills it, and the hardware.
+// A TMA descriptor as kernels receive it, a field of their parameters: opaque to all but the
+// driver, which fills it, and the hardware.
 #pragma once
 
 namespace sirdar {

@@ -93,8 +93,8 @@ struct Epilogue {
   SIRDAR_DEVICE void store_tile() {
     const uint32_t tile = c.s.q(c.q_ring.stage) + c.warpgroup * 8192;
     const int row = 16 * c.warp + (c.lane & 15);
-    // The last scores of the item may still be read from Q by another warp's products, where no turn
-    // has been waited for since.
+    // The last scores of the item may still be read from Q by another warp's products, where no
+    // turn has been waited for since.
     if constexpr (!config.takes_turns) {
       ptx::barrier_sync(1 + config.num_consumers + c.warpgroup, 128);
     }
