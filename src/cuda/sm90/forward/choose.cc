@@ -37,8 +37,10 @@ void shape_middle(ForwardConfig& config) {
   }
   config.num_stages_k = 2;
   config.num_q_buffers = 3;
-  // Beside a sink, half blocks make ptxas serialise the products.
-  const int trim = config.has_sink ? 1 : 2;
+  // Beside anything else half blocks make ptxas serialise the products, in one shape or another.
+  const bool is_plain =
+      !config.has_sink && !config.has_lengths && !config.has_logits && config.head_dim_v > 64;
+  const int trim = is_plain ? 2 : 1;
   config.trim = config.mask == MaskForm::upper ? trim : 0;
 }
 
@@ -47,15 +49,14 @@ void shape_wide(ForwardConfig& config) {
   if (config.head_dim_v <= 128 && config.head_dim <= 192) {
     config.block_n = 128;
     config.num_stages_k = config.num_stages_v = 2;
-    config.trim = config.mask == MaskForm::upper ? 2 : 0;
+    config.trim = config.mask == MaskForm::upper ? 1 : 0;
     return;
   }
   config.block_n = 64;
   config.num_stages_k = 3;
   config.num_stages_v = 2;
-  // Half blocks beside 128 columns of V make ptxas serialise the products.
-  const int trim = config.head_dim_v <= 128 ? 1 : 2;
-  config.trim = config.mask == MaskForm::upper ? trim : 0;
+  // Half blocks of 64 keys make ptxas serialise the products.
+  config.trim = config.mask == MaskForm::upper ? 1 : 0;
 }
 
 }  // namespace
