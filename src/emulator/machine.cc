@@ -51,7 +51,7 @@ void Machine::choose_policy() {
   static constexpr double preemption[] = {0, 1.0 / 32, 1.0 / 4};
   static constexpr double asynchrony[] = {0, 1.0 / 128, 1.0 / 5, 7.0 / 8};
   policy_ = {preemption[random(3)], asynchrony[random(4)], random(2) == 1};
-  priority_.resize(static_cast<size_t>(num_slots_ * ((launch_.threads + 31) / 32)));
+  priority_.resize(num_slots_ * ((launch_.threads + 31) / 32));
   for (int& priority : priority_) priority = static_cast<int>(random(1000));
 }
 

@@ -32,8 +32,7 @@ void Machine::meet(uint32_t mask, uint32_t argument, bool order, const Act& act)
   }
   Fiber* lanes[32] = {};
   for (int lane = 0; lane < 32; ++lane)
-    if (mask >> lane & 1)
-      lanes[lane] = cta.fibers[static_cast<size_t>(self.warp * 32 + lane)].get();
+    if (mask >> lane & 1) lanes[lane] = cta.fibers[self.warp * 32 + lane].get();
   act(lanes);
   ++warp.phase;
   warp.arrived = 0;

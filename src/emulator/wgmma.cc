@@ -89,7 +89,7 @@ void check_operand(const Warpgroup& group, const Operand& operand, const Stamp& 
   }
   for (const Writer& writer : writers) {
     for (int t = 0; t < 128; ++t) {
-      const Clock& clock = cta.fibers[static_cast<size_t>(group.index * 128 + t)]->clock;
+      const Clock& clock = cta.fibers[group.index * 128 + t]->clock;
       machine.check_known(writer.place, writer.record, "wgmma read", clock);
       machine.check_proxy(writer.place, writer.record, clock);
     }
@@ -207,7 +207,7 @@ Accumulator* new_accumulator(Warpgroup& group, int n) {
     group.spare.pop_back();
   }
   accumulator->n = n;
-  accumulator->values.resize(static_cast<size_t>(64 * n));
+  accumulator->values.resize(64 * n);
   std::fill(std::begin(accumulator->registers), std::end(accumulator->registers), nullptr);
   group.accumulators.push_back(std::move(accumulator));
   return group.accumulators.back().get();
@@ -233,9 +233,7 @@ void attach(Fiber& self, MmaOp& op, float* d, uint64_t number) {
   accumulator.registers[thread] = d;
   ++accumulator.holders;
   for (int i = 0; i < count; ++i) {
-    if (op.scale_d)
-      accumulator.values[static_cast<size_t>(row_of(thread, i) * op.n + column_of(thread, i))] =
-          d[i];
+    if (op.scale_d) accumulator.values[row_of(thread, i) * op.n + column_of(thread, i)] = d[i];
     std::memcpy(&d[i], &kInFlight, 4);
   }
   self.live.push_back({d, count, &accumulator, number});
@@ -253,9 +251,7 @@ void detach(Fiber& self, const LiveAccumulator& live) {
                     fmt::format("accumulator register {} was written while a wgmma was "
                                 "in flight",
                                 i));
-    live.at[i] =
-        accumulator
-            .values[static_cast<size_t>(row_of(thread, i) * accumulator.n + column_of(thread, i))];
+    live.at[i] = accumulator.values[row_of(thread, i) * accumulator.n + column_of(thread, i)];
   }
   refresh(self, live.at);
   if (--accumulator.holders > 0) return;
