@@ -6,27 +6,72 @@
 namespace sirdar::emulator_tests {
 namespace {
 
+using sm90::Element;
 using sm90::ForwardConfig;
 using sm90::MaskForm;
+using sm90::Softmax;
 
 template <ForwardConfig config, class Modification = language::NoModification>
 void expect_right(const ForwardProblem& problem, const Modification& modification = {}) {
   ForwardRun run(config, problem);
   for (uint64_t seed = 1; seed <= 2; ++seed) {
-    const emulator::Report report = run_forward<config>(run, run.launch_of(seed), modification);
+    emulator::Launch launch = run.launch_of(seed);
+    launch.misalignment = static_cast<unsigned>(16 * (seed - 1));  // of the dynamic shared memory
+    const emulator::Report report = run_forward<config>(run, launch, modification);
     EXPECT_EQ(report.fault, "") << "seed " << seed;
+    // A stored O leaves without bank conflicts; stored from registers it is not there.
+    EXPECT_EQ(report.counters.stmatrix_conflicts, 0u);
   }
 }
 
 TEST(EmulatedForward, Full) {
   constexpr ForwardConfig config{.head_dim = 64, .head_dim_v = 64, .writes_lse = true};
-  expect_right<config>({});
+  expect_right<config>({.num_heads = 4, .group_size = 2, .seqlen_q = 200, .seqlen_k = 333});
 }
 
-TEST(EmulatedForward, Causal) {
-  constexpr ForwardConfig config{
-      .head_dim = 64, .head_dim_v = 64, .mask = MaskForm::upper, .writes_lse = true};
-  expect_right<config>({.is_causal = true});
+TEST(EmulatedForward, CausalTrimmed) {
+  constexpr ForwardConfig config{.head_dim = 64,
+                                 .head_dim_v = 64,
+                                 .block_n = 64,
+                                 .num_stages_v = 3,
+                                 .mask = MaskForm::upper,
+                                 .trim = 2,
+                                 .writes_lse = true};
+  expect_right<config>({.batch = 2, .num_heads = 1, .is_causal = true, .blocks = 3});
+}
+
+TEST(EmulatedForward, WindowOfThreeWarpgroups) {
+  constexpr ForwardConfig config{.head_dim = 64,
+                                 .head_dim_v = 64,
+                                 .num_consumers = 3,
+                                 .block_n = 96,
+                                 .mask = MaskForm::interval,
+                                 .softmax = Softmax::conditional,
+                                 .writes_lse = true};
+  expect_right<config>({.num_heads = 1, .seqlen_q = 250, .seqlen_k = 300, .window_left = 70});
+}
+
+TEST(EmulatedForward, GuardedSumsThatOverflow) {
+  constexpr ForwardConfig bf16{.head_dim = 64, .head_dim_v = 64, .block_n = 64, .writes_lse = true};
+  expect_right<bf16>({.num_heads = 1, .seqlen_q = 128, .seqlen_k = 400, .input_scale = 12.0f});
+  constexpr ForwardConfig fp16{.element = Element::fp16,
+                               .head_dim = 64,
+                               .head_dim_v = 64,
+                               .block_n = 64,
+                               .writes_lse = true};
+  expect_right<fp16>({.num_heads = 1, .seqlen_q = 128, .seqlen_k = 400, .input_scale = 6.0f});
+}
+
+TEST(EmulatedForward, WideHeadsFromOneQueryBuffer) {
+  constexpr ForwardConfig config{.head_dim = 136,
+                                 .head_dim_v = 72,
+                                 .block_n = 80,
+                                 .num_stages_k = 2,
+                                 .num_q_buffers = 1,
+                                 .softmax = Softmax::classic,
+                                 .has_lengths = true};
+  expect_right<config>(
+      {.batch = 2, .num_heads = 1, .seqlen_q = 130, .seqlen_k = 170, .seqused_k = {170, 101}});
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <limits>
 #include <random>
+#include <utility>
 
 #include "shared/float_bits.h"
 
@@ -71,11 +72,20 @@ void ForwardRun::fill_inputs() {
   fill(q_, problem_.input_scale);
   fill(k_, problem_.input_scale);
   fill(v_, 1.0f);
+  for (size_t b = 0; b < problem_.seqused_k.size(); ++b) {  // what nobody may see is NaN
+    for (Tensor16* tensor : {&k_, &v_}) {
+      const size_t row = static_cast<size_t>(tensor->heads) * tensor->width;
+      const size_t begin = (b * tensor->rows + problem_.seqused_k[b]) * row;
+      std::fill(tensor->data.begin() + static_cast<std::ptrdiff_t>(begin),
+                tensor->data.begin() + static_cast<std::ptrdiff_t>((b + 1) * tensor->rows * row),
+                uint16_t{0x7fff});
+    }
+  }
 }
 
 void ForwardRun::fill_params() {
   sm90::ForwardParams& p = params_;
-  const ForwardProblem& problem = problem_;
+  ForwardProblem& problem = problem_;
   q_.make_map(p.q, problem.batch, block_m(config_), config_.element);
   k_.make_map(p.k, problem.batch, config_.block_n, config_.element);
   v_.make_map(p.v, problem.batch, config_.block_n, config_.element);
@@ -83,6 +93,7 @@ void ForwardRun::fill_params() {
   const long long width = out_.width, heads = out_.heads;
   p.out_rows = {out_.data.data(), problem.seqlen_q * heads * width, heads * width, width};
   p.lse = {lse_.data(), heads * problem.seqlen_q, 1, problem.seqlen_q};
+  if (config_.has_lengths) p.seqused_k = {problem.seqused_k.data(), 1};
   p.counter = counter_;
   p.num_heads = problem.num_heads;
   p.group_size = problem.group_size;
@@ -111,8 +122,11 @@ void ForwardRun::make_cover() {
   cover.words = cover_.data();
 }
 
-bool ForwardRun::sees(int row, int key) const {
-  const int position = row + problem_.seqlen_k - problem_.seqlen_q;
+bool ForwardRun::sees(int b, int row, int key) const {
+  const int length =
+      problem_.seqused_k.empty() ? problem_.seqlen_k : problem_.seqused_k[static_cast<size_t>(b)];
+  if (key >= length) return false;
+  const int position = row + length - problem_.seqlen_q;
   if ((problem_.is_causal || problem_.window_left >= 0) && key > position) return false;
   return problem_.window_left < 0 || key >= position - problem_.window_left;
 }
@@ -131,7 +145,7 @@ void ForwardRun::compute_expected() {
           for (int d = 0; d < config_.head_dim; ++d)
             score += double{q_.at(b, row, h, d, config_.element)} *
                      double{k_.at(b, key, kv, d, config_.element)};
-          double logit = sees(row, key) ? score * scale : -HUGE_VAL;
+          double logit = sees(b, row, key) ? score * scale : -HUGE_VAL;
           if (problem_.modify) logit = problem_.modify(logit, b, h, row, key);
           weights[static_cast<size_t>(key)] = logit;
           top = std::max(top, weights[static_cast<size_t>(key)]);
@@ -143,8 +157,9 @@ void ForwardRun::compute_expected() {
         for (int d = 0; d < width; ++d) {
           double value = 0;
           for (int key = 0; key < problem_.seqlen_k; ++key)
-            value +=
-                weights[static_cast<size_t>(key)] * double{v_.at(b, key, kv, d, config_.element)};
+            if (weights[static_cast<size_t>(key)] > 0)  // NaN where nobody may look
+              value +=
+                  weights[static_cast<size_t>(key)] * double{v_.at(b, key, kv, d, config_.element)};
           expected_.push_back(sum == 0 ? 0 : value / sum);
         }
         expected_lse_.push_back(sum == 0 ? -HUGE_VAL : top + std::log(sum));
@@ -164,6 +179,23 @@ emulator::Launch ForwardRun::launch_of(uint64_t seed) {
   launch.seed = seed;
   launch.resident = static_cast<int>(launch.grid.x);
   return launch;
+}
+
+std::string ForwardRun::name_of_barrier(int64_t offset) const {
+  const int base = static_cast<int>(emulator::kReservedShared) + shared_map(config_).barriers;
+  int index = (static_cast<int>(offset) - base) / 8;
+  const std::pair<const char*, int> kinds[] = {{"q_full", config_.num_q_buffers},
+                                               {"q_empty", config_.num_q_buffers},
+                                               {"k_full", config_.num_stages_k},
+                                               {"k_empty", config_.num_stages_k},
+                                               {"v_full", config_.num_stages_v},
+                                               {"v_empty", config_.num_stages_v},
+                                               {"v_landed", 1}};
+  for (const auto& [name, count] : kinds) {
+    if (index < count) return fmt::format("{}[{}]", name, index);
+    index -= count;
+  }
+  return "";
 }
 
 std::string ForwardRun::wrong() const {

@@ -18,7 +18,8 @@ struct ForwardProblem {
   int batch = 1, num_heads = 2, group_size = 1;
   int seqlen_q = 256, seqlen_k = 256;
   bool is_causal = false;
-  int window_left = -1;  // < 0: none
+  int window_left = -1;          // < 0: none
+  std::vector<int> seqused_k{};  // with has_lengths: keys of each batch
   // What becomes of a logit at b, h, q, k; -inf: hidden. Empty: nothing.
   std::function<double(double, int, int, int, int)> modify{};
   int document = 70;         // of tests that have documents: their length
@@ -47,6 +48,8 @@ class ForwardRun {
   const sm90::ForwardParams& params() const { return params_; }
   // Makes room for what cover_keys() writes, apart for every sequence and head.
   void make_cover();
+  // Names of mbarriers by their offset in shared memory: "k_full[1]".
+  std::string name_of_barrier(int64_t offset) const;
   // What is wrong with the outputs, or "".
   std::string wrong() const;
 
@@ -54,7 +57,7 @@ class ForwardRun {
   void fill_inputs();
   void fill_params();
   void compute_expected();
-  bool sees(int row, int key) const;
+  bool sees(int b, int row, int key) const;
 
   sm90::ForwardConfig config_;
   ForwardProblem problem_;
