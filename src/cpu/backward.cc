@@ -269,6 +269,7 @@ BackwardShape backward_shape(const Problem& problem, const BackwardConfig& confi
       problem.needs_dbias && problem.bias_axes.query && !problem.bias_axes.key;
   shape.has_score_mod = !problem.score_mod.empty();
   shape.needs_dtensors = needs_dtensors(problem);
+  if (expressions != nullptr) shape.num_reads = expressions->num_reads();
   shape.terms.expressions = expressions;
   shape.terms.width = shape.width;
   shape.terms.num_panels = shape.terms.state_panels = shape.num_panels();
@@ -306,7 +307,8 @@ Status run_backward(BackwardCall& call, const Executor& executor) {
   if (!call.dtensors.start(problem, call.args)) {
     return {
         StatusCode::out_of_memory,
-        "dtensors: the sums of their gradients do not fit into memory; make the tensors smaller."};
+        "dtensors: the sums of their gradients do not fit into memory, or one has 2^31 elements or "
+        "more; make the tensors smaller."};
   }
   const BackwardWorkspace workspace(problem, call.config, call.shape.terms.expressions,
                                     call.args.workspace);

@@ -22,13 +22,16 @@ struct BackwardShape {
   bool has_softcap = false, has_dropout = false, needs_dbias = false;
   bool sums_dbias_over_keys = false;
   bool has_score_mod = false, needs_dtensors = false;
-  TileShape terms;  // of the part of the forward's scratch that logit terms use
+  int64_t num_reads = 0;  // of elements of tensors that want a gradient
+  TileShape terms;        // of the part of the forward's scratch that logit terms use
 
   int num_panels() const { return block_m / width; }
   int panels_of(int columns) const { return (columns + width - 1) / width; }
   int64_t key_stride() const { return int64_t{range_n} * width + 16; }
   int64_t query_stride() const { return int64_t{block_m} * width + 16; }
   int64_t score_stride() const { return int64_t{block_n} * width + 16; }
+  // Sums of one read: per query, key or distance of a tile and a block, and a vector more.
+  int64_t term_stride() const { return block_m + block_n + width; }
   int64_t dq_size() const { return panels_of(head_dim) * query_stride(); }
   // Sums of dq that a tile may have of one range, by keys_per_sum() of any sequence.
   int64_t most_sums() const {
@@ -77,6 +80,7 @@ struct BackwardScratch {
   // [key][width], of one query panel.
   float *slope, *keep, *dlogit;
   float *mod_slope, *mod_input, *dvalue;  // of a score_mod, what it is given, and its gradient
+  float *terms_of_strip, *term_sums;      // of what tensors' elements get: a strip's, and sums
 
   BackwardScratch(Carver& carver, const BackwardShape& shape)
       : terms(carver, shape.terms), tile(carver, shape) {
@@ -106,6 +110,9 @@ struct BackwardScratch {
     mod_slope = carver.take<float>(shape.has_score_mod ? block : 0);
     mod_input = carver.take<float>(shape.needs_dtensors ? block : 0);
     dvalue = carver.take<float>(shape.needs_dtensors ? block : 0);
+    terms_of_strip =
+        carver.take<float>(shape.needs_dtensors ? int64_t{3} * kStripKeys * shape.width : 0);
+    term_sums = carver.take<float>(shape.num_reads * shape.term_stride());
   }
 };
 

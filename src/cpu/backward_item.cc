@@ -292,6 +292,7 @@ void BackwardItem::run_block(const Block& block) {
     if (part.cover != Cover::none) run_panel(panel, part, block);
   }
   if (!has_any) return;
+  if (call_.shape.needs_dtensors) tile_.end_block();
   const bool add_apart = has_part && !scratch_.tile.is_finite;
   if (add_apart) clear_rows_of_tile(true);
   if (is_whole) {

@@ -363,6 +363,60 @@ __attribute__((noinline)) void add_terms(float* sums, const float* terms, int64_
   for (int64_t n = 0; n < count; n += kLanes) store(sums + n, add(load(sums + n), load(terms + n)));
 }
 
+constexpr int kTermRow = 3 * kWidth;
+
+__attribute__((noinline)) void pair_terms(const TermArgs& args) {
+  const F zero = all(0.0f);
+  for (int j = 0; j < args.num_keys; ++j) {
+    float* row = args.terms + static_cast<int64_t>(j) * kTermRow;
+    for (int w = 0; w < kMaxVectors; ++w) {
+      const int lane = w * kLanes;
+      const F dvalue = load(args.dvalue + static_cast<int64_t>(j) * kWidth + lane);
+      const F slope = load(args.slope + j * args.slope_stride + lane);
+      const F term = select(equal(dvalue, zero), zero, mul(dvalue, slope));
+      store(row + lane, zero);
+      store(row + kWidth + lane, select(equal(slope, zero), zero, term));
+      store(row + 2 * kWidth + lane, zero);
+    }
+  }
+}
+
+__attribute__((noinline)) void sum_per_lane(const TermSumArgs& args) {
+  for (int w = 0; w < kMaxVectors; ++w) {
+    const float* at = args.terms + kWidth + w * kLanes;
+    F sum = load(args.sums + w * kLanes);
+    for (int j = 0; j < args.num_keys; ++j, at += kTermRow) sum = add(sum, load(at));
+    store(args.sums + w * kLanes, sum);
+  }
+}
+
+__attribute__((noinline)) void sum_per_key(const TermSumArgs& args) {
+  for (int j = 0; j < args.num_keys; ++j) {
+    const float* row = args.terms + static_cast<int64_t>(j) * kTermRow + kWidth;
+    F sum = load(row);
+    for (int w = 1; w < kMaxVectors; ++w) sum = add(sum, load(row + w * kLanes));
+    float lanes[kLanes];
+    store(lanes, sum);
+    for (int half = kLanes / 2; half > 0; half /= 2)
+      for (int lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
+    args.sums[j] += lanes[0];
+  }
+}
+
+// Along the diagonals: a distance's lane moves by one from key to key.
+__attribute__((noinline)) void sum_per_distance(const TermSumArgs& args) {
+  const int last = args.num_keys - 1;
+  for (int n = 0; n < last + kWidth; n += kLanes) {
+    // Keys for which some of the distances n .. n + kLanes - 1 have a lane.
+    const int begin = last - n - (kLanes - 1) > 0 ? last - n - (kLanes - 1) : 0;
+    const int end = last - n + kWidth < args.num_keys ? last - n + kWidth : args.num_keys;
+    F sum = load(args.sums + n);
+    for (int j = begin; j < end; ++j)
+      sum = add(sum, load(args.terms + static_cast<int64_t>(j) * kTermRow + kWidth + n + j - last));
+    store(args.sums + n, sum);
+  }
+}
+
 constexpr BackwardKernels make_backward_table() {
   return {.scores = score_product,
           .accumulate = {accumulate_product<1>, accumulate_product<2>},
@@ -373,5 +427,7 @@ constexpr BackwardKernels make_backward_table() {
           .load_rows = {load_panels<Fp32>, load_panels<Bf16>, load_panels<Fp16>},
           .store_rows = {store_panels<Fp32>, store_panels<Bf16>, store_panels<Fp16>},
           .dot = dot_lanes,
-          .add = add_terms};
+          .add = add_terms,
+          .terms = pair_terms,
+          .sum_terms = {sum_per_lane, sum_per_key, sum_per_distance}};
 }

@@ -97,8 +97,8 @@ void choose_range(const Problem& problem, BackwardConfig& config) {
   config.range_n = static_cast<int32_t>(most * run);
   const int64_t heads = problem.batch * problem.num_heads_kv;
   const int64_t wanted = int64_t{4} * config.num_threads;
-  // Gradients of tensors are summed pair by pair in the order of the ranges, head by head, and so
-  // is that of a bias which the heads of a group share along the keys.
+  // Gradients of tensors are summed in the order of the ranges, head by head, and so is that of a
+  // bias which the heads of a group share along the keys.
   const bool shares_bias = problem.needs_dbias && problem.group_size() > 1 &&
                            !problem.bias_axes.head && !problem.bias_axes.key &&
                            problem.bias_axes.query;
@@ -115,7 +115,7 @@ void choose_range(const Problem& problem, BackwardConfig& config) {
 }
 
 Result<Config> configure(const Problem& problem, const Device& device, const PlanOptions& options) {
-  const Result<Isa> isa = choose_isa(device, options.isa, problem);
+  const Result<Isa> isa = choose_isa(device, options.isa, problem, kCpuBackward.name);
   if (!isa.ok()) return isa.status();
   BackwardConfig config;
   config.isa = isa.value();
@@ -125,7 +125,7 @@ Result<Config> configure(const Problem& problem, const Device& device, const Pla
   config.num_threads = std::min(device.num_threads, kMaxThreads);
   choose_range(problem, config);
   if (Status status = override_fields(config, options.knobs); !status.ok()) return status;
-  if (Status status = check_isa(device, config.isa); !status.ok()) return status;
+  if (Status status = check_isa(device, config.isa, kCpuBackward.name); !status.ok()) return status;
   if (config.isa == Isa::avx512_bf16) config.isa = Isa::avx512;  // it adds nothing here
   if (Status status = check(problem, config); !status.ok()) return status;
   return Config::of(config);
@@ -142,7 +142,7 @@ size_t workspace_bytes(const Problem& problem, const Config& config) {
 
 Status run(const Plan::State& state, const Args& args, Stream) {
   const BackwardConfig config = state.config.as<BackwardConfig>();
-  if (Status status = check_isa_here(config.isa); !status.ok()) return status;
+  if (Status status = check_isa_here(config.isa, kCpuBackward.name); !status.ok()) return status;
   const Executor* executor = state.options.executor;
   const auto* expressions = static_cast<const Expressions*>(state.prepared.get());
   BackwardCall call(state.problem, config, args, expressions);

@@ -179,19 +179,75 @@ void BackwardTile::keep_factors(const Panel& panel, const PanelPart& part, float
                                        .num_keys = static_cast<int>(part.keys.size())});
 }
 
-void BackwardTile::add_dtensors(const Panel& panel, const PanelPart& part) const {
-  const Expressions& code = *call_.shape.terms.expressions;
-  const expression::Bindings bindings = call_.forward.bound.bindings(code);
+void BackwardTile::add_dtensors(const Panel& panel, const PanelPart& part) {
+  if (!expressions_.has_slopes()) {
+    std::fill_n(scratch_.term_sums, call_.shape.num_reads * call_.shape.term_stride(), 0.0f);
+  }
+  const int num_keys = static_cast<int>(part.keys.size());
+  for (int first = 0; first < num_keys; first += kStripKeys) {
+    const int64_t at = int64_t{first} * call_.shape.width, key = part.keys.begin + first;
+    const int count = std::min(kStripKeys, num_keys - first);
+    expressions_.find_slopes(lanes(panel), key, count, scratch_.mod_input + at);
+    add_strip(panel, key, count, scratch_.dvalue + at, scratch_.mod_input + at);
+  }
+}
+
+// Where pairs read the same element as others of their query, key or distance, these are summed
+// first.
+void BackwardTile::add_strip(const Panel& panel, int64_t first_key, int num_keys,
+                             const float* dvalue, const float* scores) {
+  using expression::Section;
+  const auto& reads = call_.shape.terms.expressions->element_slopes->reads;
   const auto sums = call_.dtensors.sums(h_ / call_.problem.group_size());
-  for (int64_t j = 0; j < part.keys.size(); ++j) {
-    for (int lane = 0; lane < panel.num_lanes; ++lane) {
-      const int64_t at = j * call_.shape.width + lane;
-      if (scratch_.dvalue[at] == 0) continue;
-      const LaneQuery& query = scratch_.terms.query[panel.first_lane + lane];
-      const expression::Point point{scratch_.mod_input[at], query.b,    query.h, query.i,
-                                    part.keys.begin + j,    query.q_pos};
-      (void)code.score->derivative(bindings, point, scratch_.dvalue[at], sums);
+  for (size_t n = 0; n < reads.size(); ++n) {
+    const expression::ElementRead& read = reads[n];
+    double* const gradient = sums[static_cast<size_t>(read.tensor)];
+    if (gradient == nullptr) continue;  // a tensor without elements
+    const auto slopes = expressions_.slopes_at(read.slope, lanes(panel), first_key, scores);
+    call_.backward.terms({.dvalue = dvalue,
+                          .slope = slopes.first,
+                          .slope_stride = slopes.stride,
+                          .terms = scratch_.terms_of_strip,
+                          .num_keys = num_keys});
+    const Section section = read.place.section;
+    if (section == Section::pairs) {
+      scatter_terms(panel, read, num_keys, gradient);
+      continue;
     }
+    // Distances begin with the last key's.
+    const int64_t key = first_key + (section == Section::distances ? num_keys - 1 : 0);
+    float* const to = term_sums(n) + expressions_.place_in(section, lanes(panel), key);
+    call_.backward.sum_terms[static_cast<size_t>(section)](
+        {.terms = scratch_.terms_of_strip, .num_keys = num_keys, .sums = to});
+  }
+}
+
+// Lane by lane: keys side by side often read elements side by side.
+void BackwardTile::scatter_terms(const Panel& panel, const expression::ElementRead& read,
+                                 int num_keys, double* sums) const {
+  const int width = call_.shape.width;
+  const int32_t* const places =
+      reinterpret_cast<const int32_t*>(expressions_.slopes_of(read.place));
+  for (int lane = 0; lane < panel.num_lanes; ++lane) {
+    const float* term = scratch_.terms_of_strip + width + lane;
+    const int32_t* place = places + lane;
+    for (int j = 0; j < num_keys; ++j, term += 3 * width, place += width)
+      sums[*place] += static_cast<double>(*term);
+  }
+}
+
+void BackwardTile::end_block() {
+  if (!expressions_.has_slopes()) return;
+  const auto& reads = call_.shape.terms.expressions->element_slopes->reads;
+  const auto sums = call_.dtensors.sums(h_ / call_.problem.group_size());
+  for (size_t n = 0; n < reads.size(); ++n) {
+    double* const gradient = sums[static_cast<size_t>(reads[n].tensor)];
+    if (gradient == nullptr) continue;
+    const int32_t* const places =
+        reinterpret_cast<const int32_t*>(expressions_.slopes_of(reads[n].place));
+    const float* const terms = term_sums(n);
+    const int64_t count = expressions_.count_in(reads[n].place.section);
+    for (int64_t at = 0; at < count; ++at) gradient[places[at]] += static_cast<double>(terms[at]);
   }
 }
 

@@ -56,8 +56,10 @@ class BackwardTile {
   TileExpressions::Visible visible(const Panel& panel, int64_t first_key, int num_keys) {
     return expressions_.visible(lanes(panel), first_key, num_keys);
   }
-  // Adds the gradients of the tensors that the score_mod reads, of the keys last given to logits().
-  void add_dtensors(const Panel& panel, const PanelPart& part) const;
+  // Adds to the gradients of the tensors that the score_mod reads, of the keys last given to
+  // logits(); then those of all panels, at the end of a block.
+  void add_dtensors(const Panel& panel, const PanelPart& part);
+  void end_block();
 
  private:
   TileExpressions::Lanes lanes(const Panel& panel) const {
@@ -65,6 +67,13 @@ class BackwardTile {
   }
   void load_expressions();
   void add_terms(const Panel& panel, const PanelPart& part, float* scores);
+  void add_strip(const Panel& panel, int64_t first_key, int num_keys, const float* dvalue,
+                 const float* scores);
+  void scatter_terms(const Panel& panel, const expression::ElementRead& read, int num_keys,
+                     double* sums) const;
+  float* term_sums(size_t read) const {
+    return scratch_.term_sums + static_cast<int64_t>(read) * call_.shape.term_stride();
+  }
 
   const BackwardCall& call_;
   BackwardScratch& scratch_;

@@ -100,7 +100,7 @@ int32_t choose_group_n(const Problem& problem, const Device& device, const Forwa
 }
 
 Result<Config> configure(const Problem& problem, const Device& device, const PlanOptions& options) {
-  const Result<Isa> isa = choose_isa(device, options.isa, problem);
+  const Result<Isa> isa = choose_isa(device, options.isa, problem, kCpuForward.name);
   if (!isa.ok()) return isa.status();
   ForwardConfig config;
   config.isa = isa.value();
@@ -111,7 +111,7 @@ Result<Config> configure(const Problem& problem, const Device& device, const Pla
   config.block_m = choose_block_m(problem, device, width, config.num_threads);
   config.group_n = choose_group_n(problem, device, config, width);
   if (Status status = override_fields(config, options.knobs); !status.ok()) return status;
-  if (Status status = check_isa(device, config.isa); !status.ok()) return status;
+  if (Status status = check_isa(device, config.isa, kCpuForward.name); !status.ok()) return status;
   if (Status status = check(config); !status.ok()) return status;
   return Config::of(config);
 }
@@ -127,7 +127,7 @@ size_t workspace_bytes(const Problem& problem, const Config& config) {
 
 Status run(const Plan::State& state, const Args& args, Stream) {
   const ForwardConfig config = state.config.as<ForwardConfig>();
-  if (Status status = check_isa_here(config.isa); !status.ok()) return status;
+  if (Status status = check_isa_here(config.isa, kCpuForward.name); !status.ok()) return status;
   const Executor* executor = state.options.executor;
   const auto* expressions = static_cast<const Expressions*>(state.prepared.get());
   run_forward(ForwardCall(state.problem, config, args, expressions),

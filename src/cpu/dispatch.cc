@@ -39,7 +39,7 @@ const ProductKernels* bf16_products = &kAvx512Bf16Products;
 
 }  // namespace
 
-Result<Isa> choose_isa(const Device& device, const std::string& forced) {
+Result<Isa> choose_isa(const Device& device, const std::string& forced, std::string_view user) {
   std::string usable;
   for (const Isa isa : kBestFirst) {
     if (!may_run(isa, device.isa)) continue;
@@ -48,27 +48,29 @@ Result<Isa> choose_isa(const Device& device, const std::string& forced) {
   }
   return Status(
       StatusCode::unsupported,
-      fmt::format("isa: '{}' cannot be used by cpu.forward on '{}', whose best is {}; use one "
-                  "of {}, or leave it out.",
-                  forced, device.name, name_of(device.isa), usable),
+      fmt::format(
+          "isa: '{}' cannot be used by {} on '{}', whose best is {}; use one of {}, or leave "
+          "it out.",
+          forced, user, device.name, name_of(device.isa), usable),
       "isa");
 }
 
-Result<Isa> choose_isa(const Device& device, const std::string& forced, const Problem& problem) {
-  const Result<Isa> isa = choose_isa(device, forced);
+Result<Isa> choose_isa(const Device& device, const std::string& forced, const Problem& problem,
+                       std::string_view user) {
+  const Result<Isa> isa = choose_isa(device, forced, user);
   if (!isa.ok() || isa.value() != Isa::avx512_bf16) return isa;
   const bool is_wanted = device.has_fast_bf16_dot || !forced.empty();
   const bool has_own = is_wanted && problem.op == Op::forward && problem.dtype_q == DType::bf16;
   return has_own ? Isa::avx512_bf16 : Isa::avx512;
 }
 
-Status check_isa(const Device& device, Isa isa) {
-  return choose_isa(device, std::string(name_of(isa))).status();
+Status check_isa(const Device& device, Isa isa, std::string_view user) {
+  return choose_isa(device, std::string(name_of(isa)), user).status();
 }
 
-Status check_isa_here(Isa isa) {
+Status check_isa_here(Isa isa, std::string_view user) {
   static const Device host = Device::host();
-  return check_isa(host, isa);
+  return check_isa(host, isa, user);
 }
 
 const MicroKernels& kernels_for(Isa isa) {

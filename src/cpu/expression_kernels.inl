@@ -278,6 +278,21 @@ __attribute__((noinline)) void read_elements(const Operation& op) {
   }
 }
 
+// There are fewer than 2^31 elements.
+template <int W>
+__attribute__((noinline)) void element_places(const Operation& op) {
+  for (int row = 0; row < op.rows; ++row) {
+    for (int w = 0; w < W; ++w) {
+      I place = all_int(0);
+      for (int axis = 0; axis < op.num_operands; ++axis) {
+        const I size = all_int(op.tensor->last[axis] + 1);
+        place = add_int(mul_int(place, size), index_of(op, axis, row, w));
+      }
+      put(op.result + (row * W + w) * kLanes, place);
+    }
+  }
+}
+
 // By which operand is a value per key: none, the first, the second.
 struct KernelRow {
   Kernel by_column[3];
@@ -303,6 +318,7 @@ constexpr KernelRow kKernelRows[] = {
     row_of<read_elements<false, W>>(),  // element_integer
     row_of<read_elements<false, W>>(),  // element_real
     row_of<read_elements<true, W>>(),   // element_boolean
+    row_of<element_places<W>>(),
     {{unary<same, false, W>, unary<same, true, W>, nullptr}},
     unary_row<to_float, W>(),
     unary_row<negative_int, W>(),

@@ -52,7 +52,12 @@ std::shared_ptr<const Expressions> Expressions::of(const Problem& problem) {
   if (score_mod) result->score_mod = expression::vectorise(*score_mod, has_distances(problem));
   if (score_mod && problem.op == Op::backward) {
     result->slope = expression::vectorise(expression::slope_of(*score_mod), has_distances(problem));
-    result->score = score_mod;
+    std::vector<bool> wanted;
+    for (const ExpressionTensor& tensor : problem.tensors) wanted.push_back(tensor.needs_grad);
+    if (std::ranges::find(wanted, true) != wanted.end()) {
+      result->element_slopes = expression::vectorise(
+          expression::element_slopes_of(*score_mod, wanted), has_distances(problem));
+    }
   }
   if (mask_mod) {
     result->mask_mod = expression::vectorise(*mask_mod, has_distances(problem));
@@ -108,6 +113,8 @@ ExpressionScratch::ExpressionScratch(Carver& carver, const TileShape& shape,
                                      const Expressions& expressions) {
   if (expressions.score_mod) score_mod = RegisterFiles(carver, *expressions.score_mod, shape);
   if (expressions.slope) slope = RegisterFiles(carver, *expressions.slope, shape);
+  if (expressions.element_slopes)
+    element_slopes = RegisterFiles(carver, *expressions.element_slopes, shape);
   if (!expressions.mask_mod) return;
   mask_mod = RegisterFiles(carver, *expressions.mask_mod, shape);
   const int64_t nodes = expressions.num_mask_nodes();

@@ -26,14 +26,17 @@ inline constexpr int kPartKeys = 64, kGrainKeys = 16;
 struct Expressions {
   std::optional<expression::VectorProgram> score_mod, mask_mod;
   std::optional<expression::VectorProgram> slope;  // of the score_mod, for the backward pass
-  std::optional<expression::Program> score;        // for the gradients of what it reads
-  std::optional<expression::Program> mask;         // for its bounds
+  std::optional<expression::VectorProgram> element_slopes;  // by the tensors it reads
+  std::optional<expression::Program> mask;                  // for its bounds
   std::vector<expression::Section> mask_sections;
   std::array<std::vector<int32_t>, expression::kNumSections> mask_nodes;  // of each section
   int64_t num_tensors = 0, num_scalars = 0;
 
   // Null where the problem has none.
   static std::shared_ptr<const Expressions> of(const Problem& problem);
+  int64_t num_reads() const {
+    return element_slopes ? static_cast<int64_t>(element_slopes->reads.size()) : 0;
+  }
   int64_t num_mask_nodes() const { return static_cast<int64_t>(mask_sections.size()); }
 };
 
@@ -73,7 +76,7 @@ struct ShownKeys {
 
 // What a slot needs for expressions; nothing where there are none.
 struct ExpressionScratch {
-  RegisterFiles score_mod, mask_mod, slope;
+  RegisterFiles score_mod, mask_mod, slope, element_slopes;
   expression::Bounds* tile_bounds = nullptr;   // of nodes that read no key, [node]
   expression::Bounds* panel_bounds = nullptr;  // [panel][node]
   bool* is_alike = nullptr;                    // [panel]: to the panel before it

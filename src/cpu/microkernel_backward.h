@@ -80,6 +80,23 @@ struct DotArgs {
   int depth = 0;
 };
 
+// What pairs add to the gradient of an element that they read: dvalue * slope, 0 where either is.
+// Rows of [width] have as many zeros before and behind them: [num_keys, 3 * width].
+struct TermArgs {
+  const float* dvalue = nullptr;  // [num_keys, width]
+  const float* slope = nullptr;   // rows of [width]
+  int64_t slope_stride = 0;
+  float* terms = nullptr;
+  int num_keys = 0;
+};
+// Sums of terms: per lane over the keys, sums[width]; per key, sums[num_keys]; per distance,
+// sums[n] of lane - key + num_keys - 1 = n, in whole vectors.
+struct TermSumArgs {
+  const float* terms = nullptr;
+  int num_keys = 0;
+  float* sums = nullptr;  // added to
+};
+
 struct BackwardKernels {
   void (*scores)(const ProductArgs&);                              // c = scale * a b
   void (*accumulate[kMaxVectors])(const ProductArgs&);             // c += a b
@@ -92,6 +109,8 @@ struct BackwardKernels {
   void (*store_rows[kOutputFormats])(const StoreRowsArgs&);  // rows = panels, rounded
   void (*dot)(const DotArgs&);
   void (*add)(float* sums, const float* terms, int64_t count);  // of whole panel rows
+  void (*terms)(const TermArgs&);
+  void (*sum_terms[3])(const TermSumArgs&);  // per lane, per key, per distance
 };
 
 extern const BackwardKernels kScalarBackward;

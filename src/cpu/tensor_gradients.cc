@@ -1,6 +1,7 @@
 #include "cpu/tensor_gradients.h"
 
 #include <algorithm>
+#include <limits>
 #include <new>
 
 #include "core/elements.h"
@@ -28,6 +29,7 @@ bool TensorGradients::start(const Problem& problem, const Args& args) {
   for (const ExpressionTensor& tensor : problem.tensors) {
     const auto given = std::ranges::find(args.tensors, tensor.name, &NamedTensor::name);
     const int64_t size = tensor.needs_grad ? num_elements(given->view) : 0;
+    if (size > std::numeric_limits<int32_t>::max()) return false;
     tensors_.push_back({tensor.name, size});
     size_ += size;
   }

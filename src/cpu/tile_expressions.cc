@@ -59,6 +59,8 @@ void TileExpressions::load_lanes(int num_lanes, int first_head, const Box& rows)
   first_head_ = first_head;
   if (has_score_mod()) load_lanes(*code_->score_mod, scratch_.score_mod, num_lanes);
   if (has_slope()) load_lanes(*code_->slope, scratch_.slope, num_lanes);
+  if (code_ != nullptr && code_->element_slopes)
+    load_lanes(*code_->element_slopes, scratch_.element_slopes, num_lanes);
   if (!has_mask_mod()) return;
   load_lanes(*code_->mask_mod, scratch_.mask_mod, num_lanes);
   bound(rows, Section::lanes, bounds_table(scratch_.tile_bounds, scratch_.key_bounds));
@@ -153,7 +155,7 @@ void TileExpressions::enter_block(int n, Range keys, Window lanes) {
   keys_ = keys;
   window_ = lanes;
   if (has_mask_mod()) shown_ = scratch_.shown + int64_t{n} * shape_.num_panels;
-  has_score_block_ = has_mask_block_ = has_slope_block_ = false;
+  has_score_block_ = has_mask_block_ = has_slope_block_ = has_element_block_ = false;
 }
 
 Cover TileExpressions::part_cover(expression::Bounds* lane_bounds, int64_t part) const {
@@ -254,6 +256,40 @@ void TileExpressions::load_distances(const Program& program, const RegisterFiles
     ++query;
   }
   call_.kernels.evaluate[0](args);
+}
+
+void TileExpressions::find_slopes(const Lanes& lanes, int64_t first_key, int num_keys,
+                                  float* scores) {
+  load_once(*code_->element_slopes, scratch_.element_slopes, has_element_block_);
+  run_pairs(*code_->element_slopes, scratch_.element_slopes, lanes, first_key, num_keys, scores);
+}
+
+TileExpressions::Values TileExpressions::slopes_at(expression::Place place, const Lanes& lanes,
+                                                   int64_t key, const float* scores) const {
+  if (place == expression::kScore) return {scores, lanes.width};
+  const float* const first = slopes_of(place) + place_in(place.section, lanes, key);
+  const int64_t strides[expression::kNumSections] = {0, 1, -shape_.group, lanes.width};
+  return {first, strides[static_cast<size_t>(place.section)]};
+}
+
+const float* TileExpressions::slopes_of(expression::Place place) const {
+  const size_t section = static_cast<size_t>(place.section);
+  const int64_t index = place.index - (place.section == Section::pairs ? 1 : 0);
+  return scratch_.element_slopes.at[section] + index * scratch_.element_slopes.stride[section];
+}
+
+int64_t TileExpressions::place_in(Section section, const Lanes& lanes, int64_t key) const {
+  return section == Section::lanes       ? lanes.first
+         : section == Section::keys      ? key - keys_.begin
+         : section == Section::distances ? distance_of(lanes, key)
+                                         : 0;
+}
+
+int64_t TileExpressions::count_in(Section section) const {
+  return section == Section::lanes       ? window_.count
+         : section == Section::keys      ? keys_.size()
+         : section == Section::distances ? window_.count + (keys_.size() - 1) * shape_.group
+                                         : 0;
 }
 
 int64_t TileExpressions::distance_of(const Lanes& lanes, int64_t key) const {

@@ -55,6 +55,23 @@ class TileExpressions {
   };
   Visible visible(const Lanes& lanes, int64_t first_key, int num_keys);
 
+  // Runs Expressions::element_slopes over at most kStripKeys, given what the score_mod was given.
+  void find_slopes(const Lanes& lanes, int64_t first_key, int num_keys, float* scores);
+  // A register of it that lies in a section: the value of a panel's first lane and a key; keys lie
+  // `stride` apart.
+  struct Values {
+    const float* first;
+    int64_t stride;
+  };
+  Values slopes_at(expression::Place place, const Lanes& lanes, int64_t key,
+                   const float* scores) const;
+  // The place in a section's registers of a panel's first lane and a key, and how many are in use.
+  int64_t place_in(expression::Section section, const Lanes& lanes, int64_t key) const;
+  int64_t count_in(expression::Section section) const;
+  // A register from its start.
+  const float* slopes_of(expression::Place place) const;
+  bool has_slopes() const { return has_element_block_; }
+
  private:
   using Program = expression::VectorProgram;
   EvaluateArgs evaluation(const Program& program, expression::Section section,
@@ -92,6 +109,7 @@ class TileExpressions {
   uint32_t has_grains_ = 0;           // a bit per part of the block whose grains are bounded
   // Registers are those of keys_ and window_.
   bool has_score_block_ = false, has_mask_block_ = false, has_slope_block_ = false;
+  bool has_element_block_ = false;
 };
 
 }  // namespace sirdar::cpu

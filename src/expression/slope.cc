@@ -6,43 +6,50 @@ namespace sirdar::expression {
 namespace {
 
 // The nodes of the tree, and after them those of the adjoints (d value / d node), from the value
-// down to the score.
+// down to the nodes that are wanted.
 class Adjoints {
  public:
-  explicit Adjoints(const Program::Tree& tree)
-      : tree_(tree), count_(tree.nodes.size()), adjoints_(count_, kZero) {}
-
-  Program::Tree run() {
-    const std::vector<bool> reads_score = find_score();
+  // Of a value that is real.
+  Adjoints(const Program::Tree& tree, const std::vector<bool>& is_wanted)
+      : tree_(tree), count_(tree.nodes.size()), adjoints_(count_, kZero), is_wanted_(is_wanted) {
+    const std::vector<bool> leads_on = find_users();
     adjoints_[count_ - 1] = one();
-    int32_t slope = kZero;
     for (size_t at = count_; at-- > 0;) {
       const Node node = tree_.nodes[at];
-      if (!reads_score[at] || node.type != Type::real || adjoints_[at] == kZero) continue;
-      if (node.op == Op::score) {
-        slope = sum(slope, adjoints_[at]);
+      if (!leads_on[at] || node.type != Type::real || adjoints_[at] == kZero) continue;
+      if (is_wanted_[at]) {
+        found_.push_back({static_cast<int32_t>(at), adjoints_[at]});
       } else {
-        hand_on(node, static_cast<int32_t>(at), reads_score);
+        hand_on(node, static_cast<int32_t>(at), leads_on);
       }
     }
+  }
+
+  const std::vector<ElementSlope>& found() const { return found_; }
+  // The tree with the sum of what was found as its value.
+  Program::Tree take_sum() {
+    int32_t root = kZero;
+    for (const ElementSlope& one : found_) root = sum(root, one.slope);
+    if (root == kZero) root = real(0);
     // Nothing that stands behind the value is part of it.
-    const int32_t root = slope == kZero ? real(0) : slope;
     tree_.nodes.resize(static_cast<size_t>(root) + 1);
     return std::move(tree_);
   }
+  Program::Tree take() { return std::move(tree_); }
 
  private:
   static constexpr int32_t kZero = -1;
 
-  std::vector<bool> find_score() const {
-    std::vector<bool> reads;
-    for (const Node& node : tree_.nodes) {
-      bool one = node.op == Op::score;
+  std::vector<bool> find_users() const {
+    std::vector<bool> users;
+    for (size_t at = 0; at < count_; ++at) {
+      const Node& node = tree_.nodes[at];
+      bool one = is_wanted_[at];
       for (int i = 0; i < node.num_operands; ++i)
-        one = one || reads[static_cast<size_t>(node.operands[i])];
-      reads.push_back(one);
+        one = one || users[static_cast<size_t>(node.operands[i])];
+      users.push_back(one);
     }
-    return reads;
+    return users;
   }
 
   int32_t add(const Node& node) {
@@ -112,10 +119,10 @@ class Adjoints {
     known = sum(known, adjoint);
   }
 
-  void hand_on(const Node& node, int32_t at, const std::vector<bool>& reads_score) {
+  void hand_on(const Node& node, int32_t at, const std::vector<bool>& leads_on) {
     const int32_t adjoint = adjoints_[static_cast<size_t>(at)];
     const int32_t first = node.operands[0], second = node.operands[1];
-    const auto wanted = [&](int i) { return reads_score[static_cast<size_t>(node.operands[i])]; };
+    const auto wanted = [&](int i) { return leads_on[static_cast<size_t>(node.operands[i])]; };
     switch (node.op) {
       case Op::add:
         if (wanted(0)) give(first, adjoint);
@@ -163,18 +170,43 @@ class Adjoints {
   Program::Tree tree_;
   size_t count_;
   std::vector<int32_t> adjoints_;  // place of each node's in the tree
+  const std::vector<bool>& is_wanted_;
+  std::vector<ElementSlope> found_;
   int32_t one_ = kZero;
 };
+
+// An int has none.
+bool has_slopes(const Program& score_mod) {
+  return score_mod.tree().nodes.back().type == Type::real;
+}
+
+Program program_of(Program::Tree tree) {
+  return Program(std::make_shared<const Program::Tree>(std::move(tree)));
+}
 
 }  // namespace
 
 Program slope_of(const Program& score_mod) {
-  if (score_mod.tree().nodes.back().type != Type::real) {
-    Program::Tree tree = score_mod.tree();  // an int: it has no slope
+  if (!has_slopes(score_mod)) {
+    Program::Tree tree = score_mod.tree();
     tree.nodes = {{.op = Op::literal, .type = Type::real, .real = 0}};
-    return Program(std::make_shared<const Program::Tree>(std::move(tree)));
+    return program_of(std::move(tree));
   }
-  return Program(std::make_shared<const Program::Tree>(Adjoints(score_mod.tree()).run()));
+  std::vector<bool> is_score;
+  for (const Node& node : score_mod.tree().nodes) is_score.push_back(node.op == Op::score);
+  return program_of(Adjoints(score_mod.tree(), is_score).take_sum());
+}
+
+ElementSlopes element_slopes_of(const Program& score_mod, const std::vector<bool>& wanted) {
+  if (!has_slopes(score_mod)) return {score_mod, {}};
+  std::vector<bool> is_wanted;
+  for (const Node& node : score_mod.tree().nodes) {
+    is_wanted.push_back(node.op == Op::element && node.type == Type::real &&
+                        wanted[static_cast<size_t>(node.integer)]);
+  }
+  Adjoints adjoints(score_mod.tree(), is_wanted);
+  std::vector<ElementSlope> reads = adjoints.found();
+  return {program_of(adjoints.take()), std::move(reads)};
 }
 
 }  // namespace sirdar::expression

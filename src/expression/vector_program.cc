@@ -123,13 +123,11 @@ class Lowering {
 
   // The place of the expression's value in values().
   int32_t run() {
-    const Uses uses = find_uses();
-    for (size_t at = 0; at < tree_.nodes.size(); ++at) {
-      if (uses.of_pair[at]) of_node_[at] = lower(at, false);
-      if (uses.of_distance[at]) of_distance_[at] = lower(at, true);
-    }
     const size_t root = tree_.nodes.size() - 1;
-    const int32_t last = is_distance_[root] ? of_distance_[root] : of_node_[root];
+    std::vector<bool> is_root(tree_.nodes.size());
+    is_root[root] = true;
+    lower_for(is_root);
+    const int32_t last = value_of(root);
     // The score itself, or something that no pair changes: put it where results are looked for.
     const bool is_input = last < static_cast<int32_t>(kInputs.size());
     const Section section = value(last).section;
@@ -138,9 +136,40 @@ class Lowering {
     const bool is_in_place = (section == Section::pairs && !is_input) || is_mask_of_distances;
     return is_in_place ? last : unary(Section::pairs, VectorOp::copy, last);
   }
+  // The places of where an element lies and of the derivative by it in values().
+  struct Read {
+    int32_t place, slope;
+  };
+  std::vector<Read> run(const std::vector<ElementSlope>& reads) {
+    std::vector<bool> is_root(tree_.nodes.size());
+    for (const ElementSlope& read : reads)
+      is_root[static_cast<size_t>(read.element)] = is_root[static_cast<size_t>(read.slope)] = true;
+    lower_for(is_root);
+    std::vector<Read> result;
+    for (const ElementSlope& read : reads) {
+      const size_t element = static_cast<size_t>(read.element);
+      Value place = value(value_of(element));
+      place.op = VectorOp::element_place;
+      const int32_t slope = value_of(static_cast<size_t>(read.slope));
+      result.push_back({add(place), spread(Section::pairs, slope)});
+    }
+    return result;
+  }
   const std::vector<Value>& values() const { return values_; }
 
  private:
+  // The values of some nodes, and of what they are computed from.
+  void lower_for(const std::vector<bool>& is_root) {
+    const Uses uses = find_uses(is_root);
+    for (size_t at = 0; at < tree_.nodes.size(); ++at) {
+      if (uses.of_pair[at]) of_node_[at] = lower(at, false);
+      if (uses.of_distance[at]) of_distance_[at] = lower(at, true);
+    }
+  }
+  int32_t value_of(size_t node) const {
+    return is_distance_[node] ? of_distance_[node] : of_node_[node];
+  }
+
   const Value& value(int32_t at) const { return values_[static_cast<size_t>(at)]; }
 
   // The same in every lane.
@@ -164,11 +193,11 @@ class Lowering {
   struct Uses {
     std::vector<bool> of_pair, of_distance;
   };
-  Uses find_uses() const {
+  Uses find_uses(const std::vector<bool>& is_root) const {
     const size_t count = tree_.nodes.size();
     Uses uses{std::vector<bool>(count), std::vector<bool>(count)};
-    (is_distance_[count - 1] ? uses.of_distance : uses.of_pair)[count - 1] = true;
     for (size_t at = count; at-- > 0;) {
+      if (is_root[at]) (is_distance_[at] ? uses.of_distance : uses.of_pair)[at] = true;
       const Node& node = tree_.nodes[at];
       for (int i = 0; i < node.num_operands; ++i) {
         const size_t operand = static_cast<size_t>(node.operands[i]);
@@ -317,29 +346,35 @@ class Lowering {
 // another section reads.
 class Allocation {
  public:
-  Allocation(const std::vector<Value>& values, int32_t result, Kind kind)
-      : values_(values), result_(result), last_use_(values.size(), -1), places_(values.size()) {
-    find_uses();
+  // in_place: the result that replaces the scores, or kNone.
+  static constexpr int32_t kNone = -1;
+  Allocation(const std::vector<Value>& values, const std::vector<int32_t>& results,
+             int32_t in_place)
+      : values_(values), in_place_(in_place), last_use_(values.size(), -1), places_(values.size()) {
+    find_uses(results);
     for (size_t at = 0; at < kInputs.size(); ++at) places_[at] = kInputs[at];
     code_[static_cast<size_t>(Section::lanes)].num_registers = kNumLaneInputs;
     code_[static_cast<size_t>(Section::keys)].num_registers = 1;
     code_[static_cast<size_t>(Section::distances)].num_registers = kNumDistanceInputs;
     code_[static_cast<size_t>(Section::pairs)].num_registers = 1;
     for (size_t at = kInputs.size(); at < values_.size(); ++at) {
-      if (last_use_[at] >= 0) place(static_cast<int32_t>(at), kind);
+      if (last_use_[at] >= 0) place(static_cast<int32_t>(at));
     }
     VectorProgram::Code& distances = code_[static_cast<size_t>(Section::distances)];
     if (distances.instructions.empty()) distances.num_registers = 0;
   }
 
-  VectorProgram take() { return {std::move(code_), places_[static_cast<size_t>(result_)]}; }
+  Place place_of(int32_t value) const { return places_[static_cast<size_t>(value)]; }
+  VectorProgram take(const Place& result, std::vector<ElementRead> reads) {
+    return {std::move(code_), result, std::move(reads)};
+  }
 
  private:
   static constexpr int32_t kForever = std::numeric_limits<int32_t>::max();
 
   // Operands come before their users, so one walk from the back knows what is used at all.
-  void find_uses() {
-    last_use_[static_cast<size_t>(result_)] = kForever;
+  void find_uses(const std::vector<int32_t>& results) {
+    for (const int32_t result : results) last_use_[static_cast<size_t>(result)] = kForever;
     for (size_t at = values_.size(); at-- > 0;) {
       if (last_use_[at] < 0) continue;
       const Value& user = values_[at];
@@ -352,7 +387,7 @@ class Allocation {
     }
   }
 
-  void place(int32_t at, Kind kind) {
+  void place(int32_t at) {
     const Value& value = values_[static_cast<size_t>(at)];
     const size_t section = static_cast<size_t>(value.section);
     VectorProgram::Code& code = code_[section];
@@ -368,7 +403,7 @@ class Allocation {
       if (last_use_[used] == at && !is_input && !is_repeated)
         free_[section].push_back(places_[used].index);
     }
-    if (at == result_ && kind == Kind::score_mod) {
+    if (at == in_place_) {
       one.result = kScore.index;
     } else if (free_[section].empty()) {
       one.result = code.num_registers++;
@@ -381,7 +416,7 @@ class Allocation {
   }
 
   const std::vector<Value>& values_;
-  int32_t result_;
+  int32_t in_place_;
   std::vector<int32_t> last_use_;  // -1: none
   std::vector<Place> places_;
   std::array<std::vector<int32_t>, kNumSections> free_;
@@ -393,7 +428,25 @@ class Allocation {
 VectorProgram vectorise(const Program& program, bool has_distances) {
   Lowering lowering(program.tree(), has_distances);
   const int32_t result = lowering.run();
-  return Allocation(lowering.values(), result, program.tree().kind).take();
+  const bool is_score = program.tree().kind == Kind::score_mod;
+  Allocation allocation(lowering.values(), {result}, is_score ? result : Allocation::kNone);
+  return allocation.take(allocation.place_of(result), {});
+}
+
+VectorProgram vectorise(const ElementSlopes& slopes, bool has_distances) {
+  const Program::Tree& tree = slopes.program.tree();
+  Lowering lowering(tree, has_distances);
+  const std::vector<Lowering::Read> values = lowering.run(slopes.reads);
+  std::vector<int32_t> results;
+  for (const Lowering::Read& read : values) results.insert(results.end(), {read.place, read.slope});
+  Allocation allocation(lowering.values(), results, Allocation::kNone);
+  std::vector<ElementRead> reads;
+  for (size_t n = 0; n < values.size(); ++n) {
+    const Node& element = tree.nodes[static_cast<size_t>(slopes.reads[n].element)];
+    reads.push_back({element.integer, allocation.place_of(values[n].place),
+                     allocation.place_of(values[n].slope)});
+  }
+  return allocation.take({}, std::move(reads));
 }
 
 }  // namespace sirdar::expression

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "expression/sections.h"
+#include "expression/slope.h"
 
 namespace sirdar::expression {
 
@@ -16,6 +17,7 @@ enum class VectorOp : uint8_t {
   element_integer,
   element_real,
   element_boolean,
+  element_place,  // the element's place in its tensor, row-major
   // one operand
   copy,
   to_real,
@@ -99,6 +101,13 @@ struct Instruction {
   Place operands[4];
 };
 
+// Of one read of a tensor: which element a query and a key read, and the derivative by it. Places
+// may be in any section, slopes in all but `keys`.
+struct ElementRead {
+  int32_t tensor = 0;
+  Place place, slope;
+};
+
 struct VectorProgram {
   struct Code {
     std::vector<Instruction> instructions;
@@ -106,11 +115,14 @@ struct VectorProgram {
   };
   std::array<Code, kNumSections> code;
   Place result;  // of a score_mod: kScore; of a mask_mod: in `pairs` or `distances`
+  std::vector<ElementRead> reads;  // of slopes by elements, which have no other result
 
   const Code& of(Section section) const { return code[static_cast<size_t>(section)]; }
 };
 
 // With `distances` only if all positions are below kMaxTranslated.
 VectorProgram vectorise(const Program& program, bool has_distances);
+// The scores are not changed.
+VectorProgram vectorise(const ElementSlopes& slopes, bool has_distances);
 
 }  // namespace sirdar::expression

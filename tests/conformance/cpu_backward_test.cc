@@ -98,7 +98,14 @@ INSTANTIATE_TEST_SUITE_P(
         "bwd b3 sq50 sk60 hq2 hkv1 d16 ragged:100,130 score_mod:\"score * w[k] + w[q]\" "
         "tensor:w:fp32:1:grad mask_mod:\"q_pos >= k - b\"",
         "bwd s70 h2 d16 document sink dsink score_mod:\"score + 0.1 * sigmoid(score)\"",
-        "bwd s300 h1 d16 causal score_mod:\"score + 0.0 * sqrt(q_pos - k)\""));
+        "bwd s300 h1 d16 causal score_mod:\"score + 0.0 * sqrt(q_pos - k)\"",
+        "bwd b2 s70 hq4 hkv2 d8 score_mod:\"score + bias[q, k]\" tensor:bias:fp32:2:grad",
+        "bwd sq40 sk150 h2 d8 causal score_mod:\"score * (1.0 + w[k]) + t[h, k / 8] * w[q]\" "
+        "tensor:w:fp32:1:grad tensor:t:fp32:2:grad",
+        "bwd s150 h2 d8 score_mod:\"score + w[k % 7 + q % 5] * w[min(abs(q_pos - k), 11)]\" "
+        "tensor:w:fp32:1:grad mask_mod:\"(q + k) % 3 != 0\"",
+        "bwd s70 h2 d8 score_mod:\"score > 0 ? sqrt(score + 1.0) * w[q % 3] : max(score, w[k])\" "
+        "tensor:w:fp32:1:grad"));
 
 // All outputs of a run, element by element.
 std::vector<std::vector<float>> outputs(check::Inputs& inputs, const PlanOptions& options) {
@@ -137,7 +144,8 @@ TEST(CpuBackwardBits, OfTensorGradientsDoNotDependOnThreads) {
   for (const char* text :
        {"bwd b2 s300 hq4 hkv2 d8 causal score_mod:\"score + table[min(q_pos - k, 40)] * gain[h]\" "
         "tensor:table:fp32:1:grad tensor:gain:fp32:1:grad",
-        "bwd s260 h1 d8 score_mod:\"score * w[q % 4]\" tensor:w:fp32:1:grad"}) {
+        "bwd s260 h1 d8 score_mod:\"score * w[q % 4] + w[k]\" tensor:w:fp32:1:grad",
+        "bwd s150 h3 d8 score_mod:\"score + bias[q, k]\" tensor:bias:fp32:2:grad"}) {
     check::Inputs inputs(Problem::parse(text).value(), 3, check::Style::plain);
     for (const std::string& isa : instruction_sets()) {
       const auto one = outputs(inputs, options_for(isa, 1));

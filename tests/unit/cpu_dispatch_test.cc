@@ -67,6 +67,19 @@ TEST(CpuDispatch, RefusesWhatTheMachineLacks) {
   }
 }
 
+TEST(CpuDispatch, ARefusalNamesWhoRefuses) {
+  PlanOptions options;
+  options.knobs = {{"isa", "avx512"}};
+  for (const std::string name : {"cpu.forward", "cpu.backward"}) {
+    options.implementation = name;
+    const Problem problem = Problem::parse(name == "cpu.forward" ? "fwd s8" : "bwd s8").value();
+    const Result<Plan> refused = Plan::create(problem, options, recorded("avx2"));
+    ASSERT_FALSE(refused.ok());
+    EXPECT_NE(refused.status().message().find("cannot be used by " + name), std::string::npos)
+        << refused.status().message();
+  }
+}
+
 Problem example() {
   Problem problem;
   problem.seqlen_q = problem.seqlen_k = 2048;
