@@ -1,73 +1,59 @@
 #include "tensor_map.h"
 
-#include <fmt/format.h>
-
 #include <cstring>
 
 namespace sirdar::emulator {
 namespace {
 
-uint8_t bytes_of(MapType type) {
-  switch (type) {
-    case MapType::kBf16:
-    case MapType::kFp16:
-      return 2;
-    case MapType::kFp32:
-    case MapType::kInt32:
-      return 4;
-    case MapType::kByte:
-      return 1;
+// By the driver's number; false: not modelled.
+bool find_type(int dtype, MapFields& fields) {
+  switch (dtype) {
+    case 0:
+      fields.type = MapType::kByte, fields.element_bytes = 1;
+      return true;
+    case 3:
+      fields.type = MapType::kInt32, fields.element_bytes = 4;
+      return true;
+    case 6:
+      fields.type = MapType::kFp16, fields.element_bytes = 2;
+      return true;
+    case 7:
+      fields.type = MapType::kFp32, fields.element_bytes = 4;
+      return true;
+    case 9:
+      fields.type = MapType::kBf16, fields.element_bytes = 2;
+      return true;
+    default:
+      return false;
   }
-  return 1;
-}
-
-std::string refusal(const TensorMapRequest& r) {
-  const size_t rank = r.dims.size();
-  if (rank < 1 || rank > 5 || r.strides.size() + 1 != rank || r.box.size() != rank)
-    return fmt::format(
-        "tensor map: {} axes, {} strides, {} box sides; 1 to 5 axes, a stride less "
-        "and as many sides are needed.",
-        rank, r.strides.size(), r.box.size());
-  if (reinterpret_cast<uintptr_t>(r.base) % 16)
-    return "tensor map: the base address is not a multiple of 16; align the tensor.";
-  for (const uint64_t dim : r.dims)
-    if (dim < 1 || dim > uint64_t{1} << 32)
-      return fmt::format("tensor map: an axis of {} elements; 1 to 2^32 are allowed.", dim);
-  for (const uint64_t stride : r.strides)
-    if (stride % 16 || stride >= uint64_t{1} << 40)
-      return fmt::format(
-          "tensor map: a stride of {} bytes; multiples of 16 below 2^40 are allowed.", stride);
-  for (const uint32_t side : r.box)
-    if (side < 1 || side > 256)
-      return fmt::format("tensor map: a box side of {}; 1 to 256 are allowed.", side);
-  const uint32_t row = r.box[0] * bytes_of(r.type);
-  if (row % 16)
-    return fmt::format("tensor map: the box is {} bytes wide; a multiple of 16 is needed.", row);
-  // The driver takes narrower boxes too; how they lie in shared memory is not modelled.
-  if (r.swizzle != Swizzle::kNone && row != span_of(r.swizzle))
-    return fmt::format("tensor map: the box is {} bytes wide; under this swizzle {} are needed.",
-                       row, span_of(r.swizzle));
-  return "";
 }
 
 }  // namespace
 
-std::string make_tensor_map(const TensorMapRequest& request, void* map) {
-  std::string refused = refusal(request);
-  if (!refused.empty()) return refused;
+int encode_tensor_map(void* map, int dtype, uint32_t rank, void* base, const uint64_t* dims,
+                      const uint64_t* stride_bytes, const uint32_t* box, const uint32_t* steps,
+                      int interleave, int swizzle, int, int fill) {
+  constexpr int kInvalidValue = 1;
+  static constexpr Swizzle swizzles[] = {Swizzle::kNone, Swizzle::k32, Swizzle::k64, Swizzle::k128};
   MapFields fields;
+  if (!find_type(dtype, fields) || interleave != 0 || fill != 0 || swizzle < 0 || swizzle > 3)
+    return kInvalidValue;
   fields.magic = MapFields::kMagic;
-  fields.rank = static_cast<uint8_t>(request.dims.size());
-  fields.element_bytes = bytes_of(request.type);
-  fields.type = request.type;
-  fields.swizzle = request.swizzle;
-  fields.base = static_cast<uint8_t*>(request.base);
-  for (size_t i = 0; i < request.dims.size(); ++i) fields.dims[i] = request.dims[i];
-  for (size_t i = 0; i < request.strides.size(); ++i) fields.strides[i] = request.strides[i];
-  for (size_t i = 0; i < request.box.size(); ++i) fields.box[i] = request.box[i];
+  fields.rank = static_cast<uint8_t>(rank);
+  fields.swizzle = swizzles[swizzle];
+  fields.base = static_cast<uint8_t*>(base);
+  for (uint32_t i = 0; i < rank; ++i) {
+    if (steps[i] != 1) return kInvalidValue;
+    fields.dims[i] = dims[i];
+    fields.box[i] = box[i];
+    if (i > 0) fields.strides[i - 1] = stride_bytes[i - 1];
+  }
+  // Narrower boxes are legal; how they lie in shared memory is not modelled.
+  if (fields.swizzle != Swizzle::kNone && fields.row_bytes() != span_of(fields.swizzle))
+    return kInvalidValue;
   std::memset(map, 0, 128);
   std::memcpy(map, &fields, sizeof fields);
-  return "";
+  return 0;
 }
 
 }  // namespace sirdar::emulator

@@ -1,25 +1,17 @@
-// Tensor maps for the emulated machine, under the driver's rules.
+// Tensor maps for the emulated machine.
 #pragma once
 
 #include <cstdint>
-#include <string>
-#include <vector>
 
 #include "tensor_map_fields.h"
 
 namespace sirdar::emulator {
 
-// A tensor in global memory and the box that one copy moves; axes from the fastest on.
-struct TensorMapRequest {
-  void* base;  // 16-byte aligned
-  MapType type = MapType::kBf16;
-  std::vector<uint64_t> dims;     // elements; 1 to 5 axes
-  std::vector<uint64_t> strides;  // bytes, of all axes but the first; multiples of 16
-  std::vector<uint32_t> box;      // elements, 1 to 256 an axis
-  Swizzle swizzle = Swizzle::k128;
-};
-
-// Writes the map into `map` (128 bytes, 64-byte aligned). The sentence that refuses it, or "".
-std::string make_tensor_map(const TensorMapRequest& request, void* map);
+// Stands where a GPU has cuTensorMapEncodeTiled, with its numbers and its arguments, and fills the
+// 128 bytes of `map`. What a driver refuses is checked before, by the library (cuda/tensor_map.h);
+// here 1 (an invalid value) is returned for what is not modelled, and 0 otherwise.
+int encode_tensor_map(void* map, int dtype, uint32_t rank, void* base, const uint64_t* dims,
+                      const uint64_t* stride_bytes, const uint32_t* box, const uint32_t* steps,
+                      int interleave, int swizzle, int l2_promotion, int fill);
 
 }  // namespace sirdar::emulator

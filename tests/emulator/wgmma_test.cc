@@ -3,14 +3,13 @@
 
 #include <vector>
 
+#include "emulator/support/emulated_driver.h"
 #include "emulator/support/unit.h"
 #include "shared/float_bits.h"
 
 namespace sirdar::emulator_tests {
 namespace {
 
-using emulator::MapType;
-using emulator::Swizzle;
 using ptx::MmaType;
 
 constexpr int kK = 64;
@@ -60,21 +59,14 @@ struct Tile {
 };
 
 TensorMap map_of(std::vector<uint16_t>& data, const Tile& tile) {
-  TensorMap map{};
-  const auto size = [](int n) { return static_cast<uint64_t>(n); };
-  const Swizzle swizzle = tile.span == 128  ? Swizzle::k128
-                          : tile.span == 64 ? Swizzle::k64
-                                            : Swizzle::k32;
-  const std::string refused =
-      emulator::make_tensor_map({data.data(),
-                                 MapType::kBf16,
-                                 {size(tile.width()), size(tile.height()), 1, 1},
-                                 {size(2 * tile.width()), 1 << 20, 1 << 20},
-                                 {tile.span / 2, static_cast<uint32_t>(tile.height()), 1, 1},
-                                 swizzle},
-                                &map);
-  EXPECT_EQ(refused, "");
-  return map;
+  const int span = static_cast<int>(tile.span);
+  return make_map({.base = data.data(),
+                   .dtype = DType::bf16,
+                   .rank = 4,
+                   .dims = {tile.width(), tile.height(), 1, 1},
+                   .stride_bytes = {2 * tile.width(), 1 << 20, 1 << 20},
+                   .box = {span / 2, tile.height(), 1, 1},
+                   .swizzle = static_cast<cuda::Swizzle>(span)});
 }
 
 void load(const Tile& tile, const TensorMap& map) {

@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <limits>
 #include <random>
 #include <utility>
 
+#include "emulator/support/emulated_driver.h"
 #include "shared/float_bits.h"
 
 namespace sirdar::emulator_tests {
@@ -33,18 +33,14 @@ float Tensor16::at(int b, int row, int head, int column, sm90::Element element) 
 }
 
 void Tensor16::make_map(TensorMap& map, int batch, int box_rows, sm90::Element element) {
-  emulator::TensorMapRequest request;
-  request.base = data.data();
-  request.type =
-      element == sm90::Element::bf16 ? emulator::MapType::kBf16 : emulator::MapType::kFp16;
-  const auto size = [](int n) { return static_cast<uint64_t>(n); };
-  request.dims = {size(width), size(rows), size(heads), size(batch)};
-  request.strides = {size(2 * heads * width), size(2 * width), size(2 * rows * heads * width)};
-  request.box = {64, static_cast<uint32_t>(box_rows), 1, 1};
-  const std::string refused = emulator::make_tensor_map(request, &map);
-  if (refused.empty()) return;
-  fmt::print(stderr, "{}\n", refused);
-  std::abort();
+  map = emulator_tests::make_map(
+      {.base = data.data(),
+       .dtype = element == sm90::Element::bf16 ? DType::bf16 : DType::fp16,
+       .rank = 4,
+       .dims = {width, rows, heads, batch},
+       .stride_bytes = {2 * heads * width, 2 * width, 2 * rows * heads * width},
+       .box = {64, box_rows, 1, 1},
+       .swizzle = cuda::Swizzle::bytes_128});
 }
 
 ForwardRun::ForwardRun(const sm90::ForwardConfig& config, const ForwardProblem& problem)

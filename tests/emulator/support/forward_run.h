@@ -10,7 +10,6 @@
 
 #include "cuda/sm90/forward/forward.cuh"
 #include "emulator/launch.h"
-#include "emulator/tensor_map.h"
 
 namespace sirdar::emulator_tests {
 
@@ -35,7 +34,7 @@ struct Tensor16 {
 
   void resize(int batch, int num_rows, int num_heads, int num_columns);
   float at(int b, int row, int head, int column, sm90::Element element) const;
-  // Box of 64 columns and `box_rows` rows; the sentence of a refusal ends the test program.
+  // Box of 64 columns and `box_rows` rows.
   void make_map(TensorMap& map, int batch, int box_rows, sm90::Element element);
 };
 

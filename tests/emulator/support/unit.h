@@ -7,7 +7,6 @@
 #include <string>
 
 #include "emulator/launch.h"
-#include "emulator/tensor_map.h"
 #include "ptx/all.cuh"
 
 namespace sirdar::emulator_tests {

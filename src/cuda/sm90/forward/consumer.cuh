@@ -129,17 +129,21 @@ struct Consumer {
     if (lane == 0) ptx::mbarrier_arrive(s.v_empty(v_ring.stage));
     v_ring.advance();
   }
+  // Lanes keep together (a turn does it): one that looked at a barrier only after another has given
+  // the stage back could find it two phases on, and wait for ever.
   SIRDAR_DEVICE void skip_k(int count) {
     for (int i = 0; i < count; ++i) {
       wait_k();
       wait_turn();
       pass_turn();
+      if constexpr (!config.takes_turns) ptx::syncwarp();
       release_k();
     }
   }
   SIRDAR_DEVICE void skip_v(int count) {
     for (int i = 0; i < count; ++i) {
       wait_v();
+      ptx::syncwarp();
       release_v();
     }
   }

@@ -42,9 +42,11 @@ struct Producer {
     }
   }
 
+  // One lane looks whether a stage is free: another that looked after it has been filled and given
+  // back again would find the barrier two phases on, and wait for ever.
   SIRDAR_DEVICE void load_k(int row, int head, int batch) {
-    ptx::mbarrier_wait(s.k_empty(k_ring.stage), k_ring.parity ^ 1);
     if (lane == 0) {
+      ptx::mbarrier_wait(s.k_empty(k_ring.stage), k_ring.parity ^ 1);
       ptx::mbarrier_arrive_expect_tx(s.k_full(k_ring.stage), k_bytes(config));
       load<config.head_dim, config.block_n>(s.k(k_ring.stage), params.k, s.k_full(k_ring.stage),
                                             row, head, batch, keep);
@@ -58,8 +60,8 @@ struct Producer {
     const uint32_t full = s.v_full(v_ring.stage);
     const bool is_cut = config.has_lengths && pending.rows_left < config.block_n;
     const uint32_t landed = is_cut ? s.v_landed() : full;
-    ptx::mbarrier_wait(s.v_empty(v_ring.stage), v_ring.parity ^ 1);
     if (lane == 0) {
+      ptx::mbarrier_wait(s.v_empty(v_ring.stage), v_ring.parity ^ 1);
       ptx::mbarrier_arrive_expect_tx(landed, v_bytes(config));
       load<config.head_dim_v, config.block_n>(s.v(v_ring.stage), params.v, landed, pending.row,
                                               pending.head, pending.batch, keep);

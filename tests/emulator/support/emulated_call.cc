@@ -1,0 +1,111 @@
+#include "emulator/support/emulated_call.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <stdexcept>
+
+#include "cuda/sm90/forward/arguments.h"
+#include "cuda/sm90/forward/modified.h"
+#include "emulator/support/emulated_driver.h"
+#include "emulator/support/emulated_kernels.h"
+
+namespace sirdar::emulator_tests {
+namespace {
+
+template <class T>
+T value_or_throw(Result<T> result) {
+  if (!result.ok()) throw std::runtime_error(result.status().message());
+  return std::move(result).value();
+}
+
+// With gaps behind rows and heads that TMA can step over, at an address that it takes.
+test::Tensor like(const test::Tensor& from) {
+  const test::Shape& shape = from.shape();
+  test::Shape stride(shape.size(), 1);
+  for (size_t axis = shape.size(); axis-- > 1;)
+    stride[axis - 1] = stride[axis] * std::max<int64_t>(shape[axis], 1) + 8;
+  test::Tensor tensor;
+  for (int64_t offset = 0; offset < 8; ++offset) {
+    tensor = test::Tensor(from.view().dtype, shape, stride, offset);
+    if (reinterpret_cast<uintptr_t>(tensor.view().data) % 16 == 0) break;
+  }
+  for (int64_t i = 0; i < from.size(); ++i) tensor.set_flat(i, from.flat(i));
+  return tensor;
+}
+
+}  // namespace
+
+EmulatedCall::EmulatedCall(const std::string& problem)
+    : kernels_(value_or_throw(forward_kernels(problem))), call_(problem) {
+  call_.q = like(call_.q), call_.k = like(call_.k), call_.v = like(call_.v);
+  call_.out = like(call_.out);
+  const expression::DeviceModification modification = sm90::modification_of(kernels_.problem);
+  const sm90::CoverView shape =
+      sm90::cover_view(kernels_.problem, kernels_.config, modification, nullptr);
+  const auto blocks_m = static_cast<int>(
+      (kernels_.problem.seqlen_q + block_m(kernels_.config) - 1) / block_m(kernels_.config));
+  workspace_.resize(sm90::kCounterBytes + sm90::cover_bytes(shape, blocks_m));
+  const EmulatedDriver driver;
+  int* counter =
+      sm90::draws_tickets(kernels_.config) ? reinterpret_cast<int*>(workspace_.data()) : nullptr;
+  params_ =
+      value_or_throw(sm90::make_params(kernels_.problem, kernels_.config, call_.args(), counter));
+  params_.cover = sm90::cover_view(
+      kernels_.problem, kernels_.config, modification,
+      reinterpret_cast<unsigned long long*>(workspace_.data() + sm90::kCounterBytes));
+  expected_ = check::expected_outputs(kernels_.problem, call_.args());
+}
+
+emulator::Report EmulatedCall::launch(const KernelSource& source, int64_t grid, uint64_t seed,
+                                      const void* params) {
+  const std::string key = key_of(source);
+  const auto kernel = std::find_if(kEmulatedKernels.begin(), kEmulatedKernels.end(),
+                                   [&](const EmulatedKernel& one) { return one.key == key; });
+  if (kernel == kEmulatedKernels.end()) return {"no kernel of problems.txt is this one", {}};
+  emulator::Launch launch;
+  launch.grid.x = static_cast<unsigned>(grid);
+  launch.threads = source.threads;
+  launch.shared_bytes = source.shared_bytes;
+  launch.seed = seed;
+  launch.resident = static_cast<int>(std::min<int64_t>(grid, 4));
+  launch.misalignment = source.shared_bytes > 0 ? static_cast<unsigned>(seed % 3 * 16) : 0;
+  return emulator::launch(launch, [&] { kernel->run(params); });
+}
+
+emulator::Report EmulatedCall::run(uint64_t seed, int blocks) {
+  const auto poison = std::numeric_limits<double>::quiet_NaN();
+  for (test::Tensor* output : {&call_.out, &call_.lse, &call_.max_logit})
+    if (output->present()) output->fill(poison);
+  std::fill_n(workspace_.begin(), sm90::kCounterBytes, std::byte{0});
+  const expression::DeviceModification modification = sm90::modification_of(kernels_.problem);
+  const std::vector<std::byte> bytes =
+      value_or_throw(sm90::modified_params(params_, modification, kernels_.problem, call_.args()));
+  if (kernels_.config.has_cover) {
+    const emulator::Report report =
+        launch(kernels_.sources.front(),
+               sm90::num_cover_blocks(params_.cover, params_.num_blocks_m), seed, bytes.data());
+    if (!report.ok()) return report;
+  }
+  emulator::Report report =
+      launch(kernels_.sources.back(), std::min(blocks, params_.num_items), seed, bytes.data());
+  if (report.ok()) report.fault = wrong();
+  return report;
+}
+
+std::string EmulatedCall::wrong() const {
+  for (const check::Expected& expected : expected_) {
+    const check::Deviation deviation = check::compare(expected);
+    if (!deviation.ok)
+      return fmt::format("{} is {}, expected {} (error {} times what is allowed)", deviation.where,
+                         deviation.actual, deviation.expected, deviation.ratio);
+  }
+  for (const test::Tensor* tensor : {&call_.out, &call_.lse, &call_.max_logit})
+    if (tensor->present() && !tensor->gaps_intact()) return "something was written between rows";
+  if (params_.counter && (params_.counter[0] != 0 || params_.counter[1] != 0))
+    return "the ticket counters are not zero again";
+  return "";
+}
+
+}  // namespace sirdar::emulator_tests

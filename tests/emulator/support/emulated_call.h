@@ -1,0 +1,40 @@
+// A call of the library's Hopper forward on the emulated machine: the library chooses the config,
+// writes the kernels and fills their parameters; what it computes is compared with float64.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "check/compare.h"
+#include "cuda/sm90/forward/params.h"
+#include "emulator/launch.h"
+#include "emulator/support/problem_list.h"
+#include "support/call.h"
+
+namespace sirdar::emulator_tests {
+
+class EmulatedCall {
+ public:
+  // Throws what is wrong with the problem.
+  explicit EmulatedCall(const std::string& problem);
+
+  // Every launch of the call on as many as `blocks` thread blocks; the report is the forward's, or
+  // that of the launch before it if it has a fault. Wrong results are a fault too.
+  emulator::Report run(uint64_t seed, int blocks = 2);
+  const ForwardKernels& kernels() const { return kernels_; }
+  const sm90::ForwardParams& params() const { return params_; }
+  test::Call& call() { return call_; }
+
+ private:
+  emulator::Report launch(const KernelSource& source, int64_t grid, uint64_t seed,
+                          const void* params);
+  std::string wrong() const;
+
+  ForwardKernels kernels_;
+  test::Call call_;
+  std::vector<check::Expected> expected_;
+  std::vector<std::byte> workspace_;
+  sm90::ForwardParams params_;
+};
+
+}  // namespace sirdar::emulator_tests

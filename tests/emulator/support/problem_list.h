@@ -1,0 +1,63 @@
+// The problems that the product's kernels run on the emulated machine, a line each of
+// tests/emulator/problems.txt.
+#pragma once
+
+#include <fstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "cuda/sm90/forward/config.h"
+#include "plan/implementation.h"
+
+namespace sirdar::emulator_tests {
+
+struct ListedProblem {
+  std::string text;
+  bool is_everyday;  // otherwise only when everything runs; a line that begins with "+"
+};
+
+inline std::vector<ListedProblem> listed_problems(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) throw std::runtime_error("cannot read " + path);
+  std::vector<ListedProblem> problems;
+  for (std::string line; std::getline(file, line);) {
+    if (line.empty() || line[0] == '#') continue;
+    const bool is_long = line[0] == '+';
+    problems.push_back({is_long ? line.substr(1) : line, !is_long});
+  }
+  return problems;
+}
+
+// What the Hopper forward of the library is for a problem.
+struct ForwardKernels {
+  Problem problem;
+  sm90::ForwardConfig config;
+  std::vector<KernelSource> sources;  // as launched, the forward last
+};
+
+inline Result<ForwardKernels> forward_kernels(const std::string& text) {
+  const Result<Problem> problem = Problem::parse(text);
+  if (!problem.ok()) return problem.status();
+  const Device device = Device::named("h200").value();
+  PlanOptions options;
+  options.implementation = "cuda.sm90.forward";
+  for (const Implementation* one : implementations()) {
+    if (one->name != options.implementation) continue;
+    if (Status status = one->supports(problem.value(), device); !status.ok()) return status;
+    const Result<Config> config = one->configure(problem.value(), device, options);
+    if (!config.ok()) return config.status();
+    Result<std::vector<KernelSource>> sources = one->kernels(problem.value(), config.value());
+    if (!sources.ok()) return sources.status();
+    return ForwardKernels{problem.value(), config.value().as<sm90::ForwardConfig>(),
+                          sources.value()};
+  }
+  return Status(StatusCode::internal, "cuda.sm90.forward is not registered");
+}
+
+// Two sources of one key are one kernel.
+inline std::string key_of(const KernelSource& source) {
+  return source.function + " " + source.config_text + "\n" + source.definitions;
+}
+
+}  // namespace sirdar::emulator_tests
