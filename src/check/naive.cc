@@ -190,7 +190,7 @@ struct NaiveBackward : Naive {
     float dscore = dlogit;
     if (call.score_mod) {
       const expression::Point point{double{pair.score}, item.b, h, i, pair.j, item.q_pos(i)};
-      dscore *= static_cast<float>(
+      dscore = static_cast<float>(
           call.score_mod->derivative(call.bindings, point, double{dlogit}, dtensor_data));
     }
     if (!dbias.empty()) {

@@ -113,7 +113,7 @@ RowBounds condition(const Call& call, const Item& item, int64_t h, int64_t i, co
     if (call.score_mod) {
       const expression::Point point{pair.score, item.b, h, i, pair.j, item.q_pos(i)};
       const std::vector<double*> none(problem.tensors.size(), nullptr);
-      one.slope_mod = std::abs(call.score_mod->derivative(call.bindings, point, 0, none));
+      one.slope_mod = std::abs(call.score_mod->derivative(call.bindings, point, 1, none));
       one.slope *= one.slope_mod;
       one.slope_relative += 8 * kEps32 * m[n];
       // A logit of -inf has no weight and no rounding.

@@ -116,7 +116,8 @@ struct AccumulateColumns {
   }
 };
 
-inline M is_masked(const float* p) {
+// -0: a masked pair's weight, and the slope by what a value does not depend on.
+inline M is_minus_zero(const float* p) {
   return equal_int(load_int(reinterpret_cast<const int32_t*>(p)), all_int(-0x7fffffff - 1));
 }
 
@@ -146,7 +147,7 @@ struct GradientRows {
 #pragma GCC unroll 8
       for (int r = 0; r < rows; ++r)
         for (int w = 0; w < kMaxVectors; ++w)
-          acc[r][w] = select(is_masked(p + r * kWidth + w * kLanes), all(0.0f), acc[r][w]);
+          acc[r][w] = select(is_minus_zero(p + r * kWidth + w * kLanes), all(0.0f), acc[r][w]);
     }
     if (args.dvalue != nullptr) store_block(args.dvalue + at, acc);
     if (args.mod_slope != nullptr) multiply_slopes(args.mod_slope + at, acc);
@@ -159,7 +160,8 @@ struct GradientRows {
     store_block(args.product.c + at, acc);
     if (args.keep != nullptr) drop_rows<rows>(p, args.keep + at);
   }
-  // Where nothing is handed down, as at a masked pair, the slope may be anything, NaN too.
+  // Where nothing is handed down, as at a masked pair, the slope may be anything, NaN too; and so
+  // may what is handed down where nothing depends on it.
   template <int rows>
   __attribute__((always_inline)) static void multiply_slopes(const float* slopes,
                                                              F (&acc)[rows][kMaxVectors]) {
@@ -167,8 +169,9 @@ struct GradientRows {
 #pragma GCC unroll 8
     for (int r = 0; r < rows; ++r) {
       for (int w = 0; w < kMaxVectors; ++w) {
-        const F slope = load(slopes + r * kWidth + w * kLanes);
-        acc[r][w] = select(equal(acc[r][w], zero), zero, mul(acc[r][w], slope));
+        const float* slope = slopes + r * kWidth + w * kLanes;
+        const M is_zero = either(equal(acc[r][w], zero), is_minus_zero(slope));
+        acc[r][w] = select(is_zero, zero, mul(acc[r][w], load(slope)));
       }
     }
   }
@@ -372,10 +375,10 @@ __attribute__((noinline)) void pair_terms(const TermArgs& args) {
     for (int w = 0; w < kMaxVectors; ++w) {
       const int lane = w * kLanes;
       const F dvalue = load(args.dvalue + static_cast<int64_t>(j) * kWidth + lane);
-      const F slope = load(args.slope + j * args.slope_stride + lane);
-      const F term = select(equal(dvalue, zero), zero, mul(dvalue, slope));
+      const float* slope = args.slope + j * args.slope_stride + lane;
+      const M is_zero = either(equal(dvalue, zero), is_minus_zero(slope));
       store(row + lane, zero);
-      store(row + kWidth + lane, select(equal(slope, zero), zero, term));
+      store(row + kWidth + lane, select(is_zero, zero, mul(dvalue, load(slope))));
       store(row + 2 * kWidth + lane, zero);
     }
   }

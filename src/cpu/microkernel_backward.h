@@ -80,7 +80,8 @@ struct DotArgs {
   int depth = 0;
 };
 
-// What pairs add to the gradient of an element that they read: dvalue * slope, 0 where either is.
+// What pairs add to the gradient of an element that they read: dvalue * slope, 0 where dvalue is or
+// the slope is -0.
 // Rows of [width] have as many zeros before and behind them: [num_keys, 3 * width].
 struct TermArgs {
   const float* dvalue = nullptr;  // [num_keys, width]

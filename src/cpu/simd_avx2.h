@@ -27,6 +27,7 @@ inline M equal(F a, F b) { return _mm256_cmp_ps(a, b, _CMP_EQ_OQ); }
 inline M less_int(I a, I b) { return _mm256_castsi256_ps(_mm256_cmpgt_epi32(b, a)); }
 inline M equal_int(I a, I b) { return _mm256_castsi256_ps(_mm256_cmpeq_epi32(a, b)); }
 inline M both(M a, M b) { return _mm256_and_ps(a, b); }
+inline M either(M a, M b) { return _mm256_or_ps(a, b); }
 inline M always() { return _mm256_castsi256_ps(_mm256_set1_epi32(-1)); }
 inline I sub_int(I a, I b) { return _mm256_sub_epi32(a, b); }
 inline I xor_int(I a, I b) { return _mm256_xor_si256(a, b); }

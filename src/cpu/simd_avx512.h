@@ -25,6 +25,7 @@ inline M equal(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
 inline M less_int(I a, I b) { return _mm512_cmplt_epi32_mask(a, b); }
 inline M equal_int(I a, I b) { return _mm512_cmpeq_epi32_mask(a, b); }
 inline M both(M a, M b) { return static_cast<M>(a & b); }
+inline M either(M a, M b) { return static_cast<M>(a | b); }
 inline M always() { return static_cast<M>(0xffff); }
 inline I sub_int(I a, I b) { return _mm512_sub_epi32(a, b); }
 inline I xor_int(I a, I b) { return _mm512_xor_si512(a, b); }

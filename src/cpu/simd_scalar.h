@@ -48,6 +48,7 @@ inline M equal(F a, F b) { return a == b; }
 inline M less_int(I a, I b) { return a < b; }
 inline M equal_int(I a, I b) { return a == b; }
 inline M both(M a, M b) { return a & b; }
+inline M either(M a, M b) { return a | b; }
 inline M always() { return M{-1, -1, -1, -1}; }
 using U = uint32_t __attribute__((vector_size(16)));  // integers wrap
 inline I sub_int(I a, I b) {

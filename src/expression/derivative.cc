@@ -1,7 +1,7 @@
 // Reverse accumulation over the flat tree: one pass forwards for the values, one backwards that
-// hands each node's adjoint (d value / d node) to its operands. An adjoint that is exactly 0 is not
+// hands each node's adjoint (d loss / d node) to its operands. An adjoint that is exactly 0 is not
 // handed on, so a branch that was not chosen contributes 0 even where its own slope is infinite or
-// NaN.
+// NaN, and what has no slope is handed nothing, even of a NaN.
 #include "expression/arithmetic.h"
 
 #include <numbers>
@@ -37,10 +37,8 @@ double slope(Op op, double x, double y) {
       return 1 - y * y;
     case Op::sigmoid:
       return y * (1 - y);
-    case Op::sqrt:
-      return 0.5 / y;
     default:
-      return 0;  // floor
+      return 0.5 / y;  // sqrt
   }
 }
 
@@ -74,7 +72,6 @@ void hand_on(const Node& node, size_t at, double adjoint, const Slot* values, do
       break;
     case Op::negate:
     case Op::abs:
-    case Op::floor:
     case Op::exp:
     case Op::exp2:
     case Op::log:
@@ -84,7 +81,7 @@ void hand_on(const Node& node, size_t at, double adjoint, const Slot* values, do
       adjoints[first] += adjoint * slope(node.op, real(first), values[at].real);
       break;
     default:
-      break;  // leaves, and to_real: an int has no derivative
+      break;  // leaves, floor, and to_real: an int has no derivative
   }
 }
 
@@ -97,7 +94,7 @@ double Program::derivative(const Bindings& bindings, const Point& point, double 
   const size_t count = tree_->nodes.size();
   evaluate(*tree_, bindings, point, values.data());
   std::fill_n(adjoints.begin(), count, 0.0);
-  adjoints[count - 1] = 1;
+  adjoints[count - 1] = upstream;
   double score_derivative = 0;
   for (size_t at = count; at-- > 0;) {
     const Node& node = tree_->nodes[at];
@@ -107,9 +104,9 @@ double Program::derivative(const Bindings& bindings, const Point& point, double 
       score_derivative += adjoint;
     } else if (node.op == Op::element) {
       const size_t tensor = static_cast<size_t>(node.integer);
-      if (tensor >= tensor_grads.size() || !tensor_grads[tensor] || upstream == 0) continue;
+      if (tensor >= tensor_grads.size() || !tensor_grads[tensor]) continue;
       const int64_t offset = row_major_offset(node, bindings.tensors[tensor], values.data());
-      if (offset >= 0) tensor_grads[tensor][offset] += upstream * adjoint;
+      if (offset >= 0) tensor_grads[tensor][offset] += adjoint;
     } else {
       hand_on(node, at, adjoint, values.data(), adjoints.data());
     }

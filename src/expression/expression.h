@@ -49,8 +49,8 @@ class Program {
   // such an index; what a ?:, && or || does not choose is not looked at.
   Status check(const Bindings&, const Point&) const;
 
-  // d value / d score; adds upstream * d value / d element to tensor_grads[t] (row-major over the
-  // tensor's shape, null: not wanted) for every element read.
+  // upstream * d value / d score; adds upstream * d value / d element to tensor_grads[t] (row-major
+  // over the tensor's shape, null: not wanted) for every element read.
   double derivative(const Bindings&, const Point&, double upstream,
                     std::span<double* const> tensor_grads) const;
 

@@ -6,19 +6,24 @@ namespace sirdar::expression {
 namespace {
 
 // The nodes of the tree, and after them those of the adjoints (d value / d node), from the value
-// down to the nodes that are wanted.
+// down to the nodes that are wanted. Each node has one user, and so one way down to it: where ?:,
+// min and max choose otherwise on that way, the value does not depend on it.
 class Adjoints {
  public:
   // Of a value that is real.
   Adjoints(const Program::Tree& tree, const std::vector<bool>& is_wanted)
-      : tree_(tree), count_(tree.nodes.size()), adjoints_(count_, kZero), is_wanted_(is_wanted) {
+      : tree_(tree),
+        count_(tree.nodes.size()),
+        adjoints_(count_, kZero),
+        depends_(count_, kAlways),
+        is_wanted_(is_wanted) {
     const std::vector<bool> leads_on = find_users();
     adjoints_[count_ - 1] = one();
     for (size_t at = count_; at-- > 0;) {
       const Node node = tree_.nodes[at];
       if (!leads_on[at] || node.type != Type::real || adjoints_[at] == kZero) continue;
       if (is_wanted_[at]) {
-        found_.push_back({static_cast<int32_t>(at), adjoints_[at]});
+        found_.push_back({static_cast<int32_t>(at), marked(at)});
       } else {
         hand_on(node, static_cast<int32_t>(at), leads_on);
       }
@@ -30,7 +35,7 @@ class Adjoints {
   Program::Tree take_sum() {
     int32_t root = kZero;
     for (const ElementSlope& one : found_) root = sum(root, one.slope);
-    if (root == kZero) root = real(0);
+    if (root == kZero) root = real(kNoSlope);
     // Nothing that stands behind the value is part of it.
     tree_.nodes.resize(static_cast<size_t>(root) + 1);
     return std::move(tree_);
@@ -38,7 +43,7 @@ class Adjoints {
   Program::Tree take() { return std::move(tree_); }
 
  private:
-  static constexpr int32_t kZero = -1;
+  static constexpr int32_t kZero = -1, kAlways = -1;
 
   std::vector<bool> find_users() const {
     std::vector<bool> users;
@@ -61,6 +66,9 @@ class Adjoints {
   int32_t apply(Op op, int32_t a) { return add({op, Type::real, 1, {a}}); }
   int32_t apply(Op op, int32_t a, int32_t b) { return add({op, Type::real, 2, {a, b}}); }
   int32_t test(Op op, int32_t a, int32_t b) { return add({op, Type::boolean, 2, {a, b}}); }
+  int32_t negated(int32_t condition) {
+    return add({Op::logical_not, Type::boolean, 1, {condition}});
+  }
   int32_t select(int32_t condition, int32_t a, int32_t b) {
     return add({Op::select, Type::real, 3, {condition, a, b}});
   }
@@ -78,9 +86,12 @@ class Adjoints {
     if (adjoint == one_) return slope;
     return unless_zero(adjoint, apply(Op::multiply, adjoint, slope));
   }
-  int32_t chosen(int32_t condition, bool is_first, int32_t adjoint) {
-    const int32_t zero = real(0);
-    return is_first ? select(condition, adjoint, zero) : select(condition, zero, adjoint);
+  // Of a node that is wanted: a slope of 0 is +0, and kNoSlope where the value does not depend on
+  // the node. Sums of such slopes are such a slope.
+  int32_t marked(size_t at) {
+    const int32_t slope = adjoints_[at], depends = depends_[at];
+    const int32_t number = slope == one_ ? slope : apply(Op::add, slope, real(0));
+    return depends == kAlways ? number : select(depends, number, real(kNoSlope));
   }
 
   // d f(x) / d x of f with one operand; y = f(x).
@@ -114,34 +125,41 @@ class Adjoints {
     }
   }
 
-  void give(int32_t operand, int32_t adjoint) {
-    int32_t& known = adjoints_[static_cast<size_t>(operand)];
-    known = sum(known, adjoint);
+  void give(int32_t operand, int32_t adjoint, int32_t depends) {
+    adjoints_[static_cast<size_t>(operand)] = adjoint;
+    depends_[static_cast<size_t>(operand)] = depends;
+  }
+  // To what a condition chooses.
+  void give_if(int32_t condition, int32_t operand, int32_t adjoint, int32_t depends) {
+    const int32_t both = depends == kAlways ? condition : test(Op::logical_and, depends, condition);
+    give(operand, select(condition, adjoint, real(0)), both);
   }
 
   void hand_on(const Node& node, int32_t at, const std::vector<bool>& leads_on) {
     const int32_t adjoint = adjoints_[static_cast<size_t>(at)];
+    const int32_t depends = depends_[static_cast<size_t>(at)];
     const int32_t first = node.operands[0], second = node.operands[1];
     const auto wanted = [&](int i) { return leads_on[static_cast<size_t>(node.operands[i])]; };
     switch (node.op) {
       case Op::add:
-        if (wanted(0)) give(first, adjoint);
-        if (wanted(1)) give(second, adjoint);
+        if (wanted(0)) give(first, adjoint, depends);
+        if (wanted(1)) give(second, adjoint, depends);
         break;
       case Op::subtract:
-        if (wanted(0)) give(first, adjoint);
-        if (wanted(1)) give(second, apply(Op::negate, adjoint));
+        if (wanted(0)) give(first, adjoint, depends);
+        if (wanted(1)) give(second, apply(Op::negate, adjoint), depends);
         break;
       case Op::multiply:
-        if (wanted(0)) give(first, product(adjoint, second));
-        if (wanted(1)) give(second, product(adjoint, first));
+        if (wanted(0)) give(first, product(adjoint, second), depends);
+        if (wanted(1)) give(second, product(adjoint, first), depends);
         break;
       case Op::divide:
-        if (wanted(0)) give(first, unless_zero(adjoint, apply(Op::divide, adjoint, second)));
+        if (wanted(0))
+          give(first, unless_zero(adjoint, apply(Op::divide, adjoint, second)), depends);
         if (wanted(1)) {
           const int32_t product = adjoint == one_ ? at : apply(Op::multiply, adjoint, at);
           const int32_t quotient = apply(Op::divide, product, second);
-          give(second, unless_zero(adjoint, apply(Op::negate, quotient)));
+          give(second, unless_zero(adjoint, apply(Op::negate, quotient)), depends);
         }
         break;
       case Op::min:
@@ -150,19 +168,19 @@ class Adjoints {
         const int32_t precedes =
             test(node.op == Op::min ? Op::less_equal : Op::greater_equal, first, second);
         const int32_t takes_first = test(Op::logical_or, is_nan, precedes);
-        if (wanted(0)) give(first, chosen(takes_first, true, adjoint));
-        if (wanted(1)) give(second, chosen(takes_first, false, adjoint));
+        if (wanted(0)) give_if(takes_first, first, adjoint, depends);
+        if (wanted(1)) give_if(negated(takes_first), second, adjoint, depends);
         break;
       }
       case Op::select:
-        if (wanted(1)) give(second, chosen(first, true, adjoint));
-        if (wanted(2)) give(node.operands[2], chosen(first, false, adjoint));
+        if (wanted(1)) give_if(first, second, adjoint, depends);
+        if (wanted(2)) give_if(negated(first), node.operands[2], adjoint, depends);
         break;
       case Op::to_real:
         break;  // an int has no derivative
       default: {
         const int32_t slope = slope_of(node.op, first, at);
-        if (slope != kZero) give(first, product(adjoint, slope));
+        if (slope != kZero) give(first, product(adjoint, slope), depends);
       }
     }
   }
@@ -170,6 +188,7 @@ class Adjoints {
   Program::Tree tree_;
   size_t count_;
   std::vector<int32_t> adjoints_;  // place of each node's in the tree
+  std::vector<int32_t> depends_;   // place of whether the value depends on it
   const std::vector<bool>& is_wanted_;
   std::vector<ElementSlope> found_;
   int32_t one_ = kZero;
@@ -189,7 +208,7 @@ Program program_of(Program::Tree tree) {
 Program slope_of(const Program& score_mod) {
   if (!has_slopes(score_mod)) {
     Program::Tree tree = score_mod.tree();
-    tree.nodes = {{.op = Op::literal, .type = Type::real, .real = 0}};
+    tree.nodes = {{.op = Op::literal, .type = Type::real, .real = kNoSlope}};
     return program_of(std::move(tree));
   }
   std::vector<bool> is_score;

@@ -1,11 +1,16 @@
 // The derivatives of a score_mod as expressions of their own, for implementations that
 // evaluate many pairs at once. The conventions are those of Program::derivative. It may have more
 // nodes than a text may, and is then for vectorise() alone.
+//
+// A slope times a NaN is a NaN, but for kNoSlope, whose product with anything is 0: there the value
+// does not depend on what it is the slope by. No other slope is -0.
 #pragma once
 
 #include "expression/ast.h"
 
 namespace sirdar::expression {
+
+inline constexpr double kNoSlope = -0.0;
 
 // By the score.
 Program slope_of(const Program& score_mod);

@@ -148,19 +148,19 @@ struct RowGradients {
   }
 
   // d loss / d dot from d loss / d logit, through score_mod, bias, soft-cap and scale. A gradient
-  // of exactly 0 stays 0 where a derivative is infinite.
+  // of exactly 0 stays 0 where a derivative is infinite or NaN.
   double chain(const Item& item, int64_t h, int64_t i, const Pair& pair, double dlogit) {
     if (dlogit == 0) return 0;
     double dscore = dlogit;
     if (call.score_mod) {
       const expression::Point point{pair.score, item.b, h, i, pair.j, item.q_pos(i)};
-      dscore *= call.score_mod->derivative(call.bindings, point, dlogit, dtensors);
+      dscore = call.score_mod->derivative(call.bindings, point, dlogit, dtensors);
     }
     if (!into.dbias.empty()) {
       const int64_t index[] = {item.b, h, i, pair.j};
       into.dbias[static_cast<size_t>(broadcast_offset(call.args.bias, index, true))] += dscore;
     }
-    return dscore * call.logits.derivative(pair.dot);
+    return dscore == 0 ? 0 : dscore * call.logits.derivative(pair.dot);
   }
 };
 

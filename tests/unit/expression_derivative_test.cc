@@ -40,7 +40,7 @@ class ExpressionDerivative : public testing::Test {
     const double step = 0x1p-13;
     const double by_score =
         (value(program, kPoint.score + step) - value(program, kPoint.score - step)) / (2 * step);
-    EXPECT_NEAR(exact.score, by_score, 1e-6 * (1 + std::fabs(by_score)));
+    EXPECT_NEAR(exact.score, upstream * by_score, 1e-6 * (1 + std::fabs(by_score)));
     expect_matches(program, table_, exact.table, upstream, step, {3, 2, 1, 0});
     expect_matches(program, rel_, exact.rel, upstream, step, {0, 1, 2, 3});
   }
@@ -102,6 +102,17 @@ TEST_F(ExpressionDerivative, Kinks) {
   EXPECT_EQ(at("score >= 1 ? 2 * score : 3 * score", 1), 2);
   EXPECT_EQ(at("sqrt(score)", 0), HUGE_VAL);
   EXPECT_EQ(at("0 * sqrt(score)", 0), 0);
+  EXPECT_EQ(at("sqrt(floor(score))", 0.5), 0);
+}
+
+TEST_F(ExpressionDerivative, ANanFromAboveReachesWhatTheValueDependsOn) {
+  const double nan = std::nan("");
+  const Gradient chosen = gradient("k < q ? score * rel[0] : rel[1]", nan);
+  EXPECT_EQ(chosen.score, 0);
+  EXPECT_EQ(chosen.rel[0], 0);
+  EXPECT_TRUE(std::isnan(chosen.rel[1]));
+  EXPECT_EQ(gradient("floor(score)", nan).score, 0);
+  EXPECT_TRUE(std::isnan(gradient("score * 0", nan).score));
 }
 
 TEST_F(ExpressionDerivative, AddsToWhatIsThere) {
@@ -109,9 +120,9 @@ TEST_F(ExpressionDerivative, AddsToWhatIsThere) {
   double* const grads[] = {nullptr, rel.data()};
   const Program program = parse("score * rel[2] + rel[2] + table[0, 0]");
   const double derivative = program.derivative({views_, scalars_}, kPoint, 2, grads);
-  EXPECT_EQ(derivative, 2);
+  EXPECT_EQ(derivative, 4);
   EXPECT_EQ(rel, (std::vector<double>{1, 1, 1 + 2 * (kPoint.score + 1), 1}));
-  EXPECT_EQ(program.derivative({views_, scalars_}, kPoint, 2, {}), 2);
+  EXPECT_EQ(program.derivative({views_, scalars_}, kPoint, 2, {}), 4);
 }
 
 TEST_F(ExpressionDerivative, NothingFlowsFromAnUpstreamOfZero) {
