@@ -60,6 +60,7 @@ Device gpu(std::string name, int arch, int num_sms, int64_t smem_kib, int64_t l2
   return device;
 }
 
+// CPUs with the threads of the machine and the data caches of a core.
 struct Recorded {
   std::string_view name;
   Device device;
@@ -70,13 +71,13 @@ const std::vector<Recorded>& recorded() {
       {"h200", gpu("NVIDIA H200", 90, 132, 227, 60)},
       {"h100", gpu("NVIDIA H100 80GB HBM3", 90, 132, 227, 50)},
       {"a100", gpu("NVIDIA A100-SXM4-80GB", 80, 108, 163, 40)},
-      {"zen4", with_fast_bf16_dot(cpu("recorded Zen 4, 16 cores", Isa::avx512_bf16, 16, 32, 1024))},
-      {"emerald_rapids", cpu("recorded Emerald Rapids, 64 cores", Isa::avx512, 64, 48, 2048)},
-      {"sapphire_rapids",
-       cpu("recorded Sapphire Rapids, 56 cores", Isa::avx512_bf16, 56, 48, 2048)},
-      {"avx2", cpu("recorded AVX2 desktop, 8 cores", Isa::avx2, 8, 32, 512)},
-      {"neon", cpu("recorded Armv8 with NEON, 8 cores", Isa::neon, 8, 64, 1024)},
-      {"scalar", cpu("recorded CPU without vectors", Isa::scalar, 1, 32, 1024)},
+      {"zen4", with_fast_bf16_dot(cpu("Ryzen 9 7950X", Isa::avx512_bf16, 32, 32, 1024))},
+      {"emerald_rapids", cpu("Emerald Rapids, 64 cores", Isa::avx512, 64, 48, 2048)},
+      {"sapphire_rapids", cpu("Xeon Platinum 8480+", Isa::avx512_bf16, 112, 48, 2048)},
+      {"skylake", cpu("Xeon Platinum 8175", Isa::avx512, 48, 32, 1024)},
+      {"avx2", cpu("Core i7-4770", Isa::avx2, 8, 32, 256)},
+      {"neon", cpu("Neoverse V1", Isa::neon, 64, 64, 1024)},
+      {"scalar", cpu("Core 2 Duo E8400", Isa::scalar, 2, 32, 6144)},
   };
   return *rows;
 }
