@@ -94,6 +94,15 @@ class Adjoints {
     return depends == kAlways ? number : select(depends, number, real(kNoSlope));
   }
 
+  // e (top / (1 + e))^2 with e = exp(rate |x|): small slopes are exact too, where a difference of
+  // numbers near 1 would be all rounding.
+  int32_t bell(int32_t x, double rate, double top) {
+    const int32_t size = apply(Op::multiply, apply(Op::abs, x), real(rate));
+    const int32_t e = apply(Op::exp, size);
+    const int32_t half = apply(Op::divide, real(top), apply(Op::add, one(), e));
+    return apply(Op::multiply, apply(Op::multiply, e, half), half);
+  }
+
   // d f(x) / d x of f with one operand; y = f(x).
   int32_t slope_of(Op op, int32_t x, int32_t y) {
     switch (op) {
@@ -110,14 +119,10 @@ class Adjoints {
         return apply(Op::multiply, y, real(std::numbers::ln2));
       case Op::log:
         return apply(Op::divide, one(), x);
-      case Op::tanh: {
-        const int32_t square = apply(Op::multiply, y, y);
-        return apply(Op::subtract, one(), square);
-      }
-      case Op::sigmoid: {
-        const int32_t rest = apply(Op::subtract, one(), y);
-        return apply(Op::multiply, y, rest);
-      }
+      case Op::tanh:
+        return bell(x, -2, 2);
+      case Op::sigmoid:
+        return bell(x, -1, 1);
       case Op::sqrt:
         return apply(Op::divide, real(0.5), y);
       default:

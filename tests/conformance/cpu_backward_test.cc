@@ -99,6 +99,8 @@ INSTANTIATE_TEST_SUITE_P(
         "tensor:w:fp32:1:grad mask_mod:\"q_pos >= k - b\"",
         "bwd s70 h2 d16 document sink dsink score_mod:\"score + 0.1 * sigmoid(score)\"",
         "bwd s300 h1 d16 causal score_mod:\"score + 0.0 * sqrt(q_pos - k)\"",
+        "bwd s70 h2 d16 score_mod:\"2.0 * tanh(4.0 * score) - sigmoid(9.0 * score) * w[k]\" "
+        "tensor:w:fp32:1:grad",
         "bwd b2 s70 hq4 hkv2 d8 score_mod:\"score + bias[q, k]\" tensor:bias:fp32:2:grad",
         "bwd sq40 sk150 h2 d8 causal score_mod:\"score * (1.0 + w[k]) + t[h, k / 8] * w[q]\" "
         "tensor:w:fp32:1:grad tensor:t:fp32:2:grad",

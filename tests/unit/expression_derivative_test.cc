@@ -105,6 +105,17 @@ TEST_F(ExpressionDerivative, Kinks) {
   EXPECT_EQ(at("sqrt(floor(score))", 0.5), 0);
 }
 
+// 4 e^-2x and e^-x, but for what is smaller by as much again.
+TEST_F(ExpressionDerivative, FarFromZeroIsExactToo) {
+  const auto at = [&](std::string_view text, double score) {
+    return gradient(text, 1, {.score = score}).score;
+  };
+  EXPECT_NEAR(at("tanh(score)", 20) / (4 * std::exp(-40)), 1, 1e-14);
+  EXPECT_NEAR(at("tanh(score)", -20) / (4 * std::exp(-40)), 1, 1e-14);
+  EXPECT_NEAR(at("sigmoid(score)", 40) / std::exp(-40), 1, 1e-14);
+  EXPECT_NEAR(at("sigmoid(score)", -40) / std::exp(-40), 1, 1e-14);
+}
+
 TEST_F(ExpressionDerivative, ANanFromAboveReachesWhatTheValueDependsOn) {
   const double nan = std::nan("");
   const Gradient chosen = gradient("k < q ? score * rel[0] : rel[1]", nan);
