@@ -16,7 +16,7 @@ namespace sirdar {
 // An implementation's own config struct as bytes: the planner copies, compares and prints it
 // without knowing its fields.
 struct Config {
-  std::array<std::byte, 64> bytes{};
+  std::array<std::byte, 96> bytes{};
 
   template <class T>
   static Config of(const T& fields) {

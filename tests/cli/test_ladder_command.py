@@ -49,11 +49,30 @@ def test_an_odd_scale_is_honoured():
     assert done.returncode == 0, done.stderr
 
 
+def test_stages_of_the_gpu_kernel_compile_without_a_gpu(tmp_path, monkeypatch):
+    monkeypatch.setenv("SIRDAR_CACHE_DIR", str(tmp_path))
+    done = ladder("fwd s64 d16 fp16", "--device", "cuda", "--compile-only", "--json")
+    if "nvrtc" in done.stderr:
+        pytest.skip("NOT TESTED: no NVRTC here; ./dev setup installs it and ./dev test finds it")
+    assert (done.returncode, done.stderr) == (0, "")
+    rungs = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [rung["is_product"] for rung in rungs].count(True) == 1
+    assert not any(rung["is_extra"] for rung in rungs[: [r["is_product"] for r in rungs].index(True) + 1])
+    assert len({rung["config"] for rung in rungs}) == len(rungs) >= 8
+    assert {"S12", "S14", "S15", "S20", "S21"} <= {rung["system"] for rung in rungs}
+    assert all(rung["registers"] > 0 and rung["shared_bytes"] > 0 for rung in rungs)
+    assert "tflops" not in rungs[0]
+
+
 @pytest.mark.parametrize(
     "arguments, words",
     [
-        (["fwd sq64 sk64 d8", "--device", "cuda"], ["--device cuda", "cpu"]),
-        (["fwd sq64 sk64 d8", "--device", "tpu"], ["--device tpu", "only cpu"]),
+        (["fwd sq64 sk64 d8", "--device", "cuda"], ["dtype_fp32", "leave the word out"]),
+        (["fwd sq64 sk64 d64 bf16 softcap:3", "--device", "cuda"], ["softcap", "causal or not"]),
+        (["fwd sq64 sk64 d12 bf16", "--device", "cuda"], ["multiples of 8", "12"]),
+        (["--device", "cuda", "--fast-memory", "4096"], ["--fast-memory", "--device cuda"]),
+        (["--compile-only"], ["--compile-only", "--device cuda"]),
+        (["fwd sq64 sk64 d8", "--device", "tpu"], ["--device tpu", "cpu and cuda"]),
         (["fwd sq64 sk64 d8", "--fast-memory", "64"], ["--fast-memory", "64 bytes", "at least 272"]),
         (["fwd sq64 sk64 d8", "--fast-memory", "-1"], ["--fast-memory", "'-1'"]),
         (["fwd sq64 sk64 d8", "--fast-memory", "many"], ["--fast-memory", "many"]),

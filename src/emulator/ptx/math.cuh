@@ -24,6 +24,8 @@ inline float rsqrt_approx(float x) { return flushed(1.0f / std::sqrt(flushed(x))
 inline float floor_of(float x) { return std::floor(x); }
 
 inline float max_of(float a, float b) { return std::fmax(a, b); }
+inline float max_or_nan(float a, float b) { return std::isnan(a) || a > b ? a : b; }
+inline float min_or_nan(float a, float b) { return std::isnan(a) || a < b ? a : b; }
 inline float fma_of(float a, float b, float c) { return std::fma(a, b, c); }
 inline int min_of(int a, int b) { return a < b ? a : b; }
 inline int max_of(int a, int b) { return a < b ? b : a; }

@@ -37,6 +37,17 @@ SIRDAR_DEVICE float floor_of(float x) { return floorf(x); }
 
 // The larger one; a NaN loses against a number.
 SIRDAR_DEVICE float max_of(float a, float b) { return fmaxf(a, b); }
+// The larger or smaller one; a NaN wins.
+SIRDAR_DEVICE float max_or_nan(float a, float b) {
+  float y;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
+SIRDAR_DEVICE float min_or_nan(float a, float b) {
+  float y;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
 SIRDAR_DEVICE float fma_of(float a, float b, float c) { return fmaf(a, b, c); }
 SIRDAR_DEVICE int min_of(int a, int b) { return a < b ? a : b; }
 SIRDAR_DEVICE int max_of(int a, int b) { return a < b ? b : a; }

@@ -101,8 +101,10 @@ void add_work(const Problem& problem, const ForwardConfig& config, ForwardParams
       2 * std::max<int64_t>(problem.seqlen_k, 1) * (problem.head_dim + problem.value_dim());
   const int64_t section = heads_within(kSectionBytes, bytes, heads) * problem.group_size();
   const int64_t last = heads_within(kLastSectionBytes, bytes, heads) * problem.group_size();
-  params.section_heads = static_cast<int>(std::min(section, heads));
-  params.num_sections = heads > last ? static_cast<int>((heads - last) / params.section_heads) : 0;
+  const bool has_sections = config.order == Order::in_sections;
+  params.section_heads = static_cast<int>(has_sections ? std::min(section, heads) : heads);
+  params.num_sections =
+      has_sections && heads > last ? static_cast<int>((heads - last) / params.section_heads) : 0;
 }
 
 void add_rows(const Problem& problem, const Args& args, ForwardParams& params) {
@@ -134,7 +136,8 @@ void add_logits(const Problem& problem, const ForwardConfig& config, const Args&
 }  // namespace
 
 bool draws_tickets(const ForwardConfig& config) {
-  return config.mask != MaskForm::full || config.has_lengths || config.has_cover;
+  return config.is_persistent && config.draws_items &&
+         (config.mask != MaskForm::full || config.has_lengths || config.has_cover);
 }
 
 Result<ForwardParams> make_params(const Problem& problem, const ForwardConfig& config,

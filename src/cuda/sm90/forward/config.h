@@ -19,6 +19,12 @@ enum class Softmax : int { classic, conditional, guarded };
 //   interval  both ends move: windows and chunks
 enum class MaskForm : int { full, upper, interval };
 
+// In which order masked items come; without a mask, or with one item of work each, it is by head.
+//   by_head        head by head, query blocks from first to last
+//   longest_first  the query blocks that see most of all heads, then the next
+//   in_sections    the same within sections of heads whose K and V stay in L2
+enum class Order : int { by_head, longest_first, in_sections };
+
 struct ForwardConfig {
   Element element = Element::bf16;
   int head_dim = 128, head_dim_v = 128;  // multiples of 8 up to 256
@@ -32,8 +38,13 @@ struct ForwardConfig {
   // half of its first block where that is enough.
   int trim = 0;
   Softmax softmax = Softmax::guarded;
-  bool takes_turns = true;   // warpgroups issue their products in turn ("ping-pong")
-  bool overlaps = true;      // a block's exponentials run while the block before is multiplied by V
+  bool takes_turns = true;  // warpgroups issue their products in turn ("ping-pong")
+  bool overlaps = true;     // a block's exponentials run while the block before is multiplied by V
+  bool moves_registers = true;  // the producer's registers go to the consumers (setmaxnreg)
+  bool is_persistent = true;    // one thread block an SM walks over items; off: one an item
+  bool draws_items = true;      // where items differ in length whoever is free draws the next
+  Order order = Order::in_sections;
+  int num_polynomial = 0;    // of 16 exponentials of a row: on the FMA pipe [FA4 3.1.2]
   bool has_lengths = false;  // lengths differ by sequence: cu_seqlens, seqused, or no keys at all
   bool has_logits = false;   // logits are more than a positive multiple of the scores:
   bool has_softcap = false;  //   soft-capped
@@ -65,6 +76,11 @@ constexpr void fields(C& c, Visit visit) {
   visit("softmax", c.softmax);
   visit("takes_turns", c.takes_turns);
   visit("overlaps", c.overlaps);
+  visit("moves_registers", c.moves_registers);
+  visit("is_persistent", c.is_persistent);
+  visit("draws_items", c.draws_items);
+  visit("order", c.order);
+  visit("num_polynomial", c.num_polynomial);
   visit("has_lengths", c.has_lengths);
   visit("has_logits", c.has_logits);
   visit("has_softcap", c.has_softcap);
@@ -131,13 +147,19 @@ constexpr int consumer_registers(const ForwardConfig& c) {
 }
 constexpr int producer_registers(const ForwardConfig& c) { return c.num_consumers <= 2 ? 40 : 32; }
 
+// Of the polynomial that stands for 2^f: weights are rounded to 8 bits (bf16) or 11, and a row sum
+// whose logarithm is asked for is wanted to 24. Relative errors: 7.5e-5, 2.6e-6, 2.1e-7.
+constexpr int polynomial_degree(const ForwardConfig& c) {
+  return c.writes_lse ? 5 : c.element == Element::bf16 ? 3 : 4;
+}
+
 // Trimming makes a warpgroup skip key blocks before its first; the V ring must hold those and one.
 constexpr bool is_valid(const ForwardConfig& c) {
   const bool ring_is_deep_enough =
       c.trim == 0 || c.num_stages_v > (block_m(c) - 64 + c.block_n - 1) / c.block_n;
-  return c.block_n % 16 == 0 && c.block_n <= 256 && c.head_dim % 8 == 0 && c.head_dim_v % 8 == 0 &&
-         ring_is_deep_enough && (c.has_logits || !c.has_score_mod) &&
-         (!c.has_cover || (c.has_mask_mod && c.trim == 0)) &&
+  return c.num_polynomial >= 0 && c.num_polynomial <= 16 && c.block_n % 16 == 0 &&
+         c.block_n <= 256 && c.head_dim % 8 == 0 && c.head_dim_v % 8 == 0 && ring_is_deep_enough &&
+         (c.has_logits || !c.has_score_mod) && (!c.has_cover || (c.has_mask_mod && c.trim == 0)) &&
          (c.trim == 0 || c.mask == MaskForm::upper) && shared_bytes(c) <= 232448;
 }
 

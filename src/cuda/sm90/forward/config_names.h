@@ -24,6 +24,10 @@ template <>
 struct EnumWords<MaskForm> {
   static constexpr std::string_view kWords[] = {"full", "upper", "interval"};
 };
+template <>
+struct EnumWords<Order> {
+  static constexpr std::string_view kWords[] = {"by_head", "longest_first", "in_sections"};
+};
 
 template <class E>
 requires requires { EnumWords<E>::kWords; }

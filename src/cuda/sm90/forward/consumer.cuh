@@ -243,7 +243,7 @@ struct Consumer {
       mask_scores<kHasLo>(target, column_bounds(of, block));
     }
     RowPair unused;
-    online_update<0>(target, scale, state, unused);
+    online_update<config, 0>(target, scale, state, unused);
   }
 
   // One warp's scores again by mma.sync, whose accumulators lie like wgmma's: the guarded loop has
@@ -291,12 +291,12 @@ struct Consumer {
     const bool is_classic = overflows >= kPatience;
     bool repairs = is_classic;
     if (!is_classic) {
-      exponentiate(scores, scale, rows.reference, rows.sum);
+      exponentiate<config, false>(scores, scale, rows.reference, rows.sum);
       repairs = ptx::any_sync(!(rows.sum.upper < kGuard && rows.sum.lower < kGuard));
     }
     if (repairs) {
       if (is_classic) {
-        online_update<0>(scores, scale, rows, factor);
+        online_update<config, 0>(scores, scale, rows, factor);
       } else {
         repair(block, before, factor);
       }
@@ -310,7 +310,7 @@ struct Consumer {
     if (ptx::any_sync(!(sum.upper < 1e37f && sum.lower < 1e37f))) {
       score_again(block);
       rows.sum = before;
-      online_update<0>(scores, scale, rows, factor);
+      online_update<config, 0>(scores, scale, rows, factor);
       ++overflows;
       return;
     }
@@ -352,7 +352,7 @@ struct Consumer {
     make_logits<kMasked || !config.has_cover>(scores, item, block);
     if constexpr (kMasked) mask_scores<kHasLo>(scores, column_bounds(item, block));
     RowPair factor;
-    online_update<kThreshold>(scores, scale, rows, factor);
+    online_update<config, kThreshold>(scores, scale, rows, factor);
     release_k();
     wait_out();
     release_v();

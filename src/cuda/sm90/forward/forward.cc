@@ -185,7 +185,8 @@ Status run(const Plan::State& state, const Args& args, Stream stream) {
   }
   cuda::Launch launch;
   launch.kernel = prepared.value()->kernels.back().get();
-  launch.grid.x = static_cast<unsigned>(std::min(params.num_items, state.device.num_sms));
+  const int most = config.is_persistent ? state.device.num_sms : params.num_items;
+  launch.grid.x = static_cast<unsigned>(std::min(params.num_items, most));
   launch.problem = &state.problem;
   const expression::DeviceModification& modification = prepared.value()->modification;
   if (modification.is_empty()) return cuda::launch(launch, params, stream);

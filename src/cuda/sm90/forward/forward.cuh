@@ -17,10 +17,14 @@ SIRDAR_DEVICE void forward(const ForwardParams& params, const Modification& modi
   if (thread == 0) init_barriers(shared);
   ptx::syncthreads();
   if (warpgroup == 0) {
-    ptx::setmaxnreg_dec<producer_registers(config)>();
+    if constexpr (config.moves_registers) {
+      ptx::setmaxnreg_dec<producer_registers(config)>();
+    }
     if (ptx::uniform(thread / 32) == 0) Producer<config>(params, shared, thread).run();
   } else {
-    ptx::setmaxnreg_inc<consumer_registers(config)>();
+    if constexpr (config.moves_registers) {
+      ptx::setmaxnreg_inc<consumer_registers(config)>();
+    }
     Consumer<config, Modification>(params, modification, shared, warpgroup - 1, thread % 128).run();
   }
 }

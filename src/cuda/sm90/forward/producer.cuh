@@ -112,6 +112,7 @@ struct Producer {
 
   // The next ticket, the same in all lanes.
   SIRDAR_DEVICE int next_ticket(int ticket) {
+    if constexpr (!config.is_persistent) return params.num_items;
     if (params.counter == nullptr) return ticket + ptx::grid_dim_x();
     int drawn = 0;
     if (lane == 0) drawn = ptx::grid_dim_x() + ptx::atomic_add(params.counter, 1);

@@ -41,18 +41,58 @@ struct RowState {
   RowPair sum{0, 0};
 };
 
+// 2^x by multiply-adds instead of the special function unit [FA4 3.1.2]: 2^n from the bits of a
+// sum, 2^f, |f| <= 1/2, by the polynomial of least relative error. Below 2^-126 it is 0; NaN stays
+// NaN. kIsBounded: x is below 128.
+template <int kDegree, bool kIsBounded>
+SIRDAR_DEVICE float exp2_polynomial(float x) {
+  static_assert(kDegree >= 3 && kDegree <= 5);
+  constexpr float kShift =
+      12582912.0f + 127;  // 1.5 * 2^23, where a float's step is 1, and the bias
+  x = ptx::max_or_nan(x, -127.0f);
+  if constexpr (!kIsBounded) x = ptx::min_or_nan(x, 128.0f);
+  const float shifted = x + kShift;
+  const float f = x - (shifted - kShift);
+  float y;
+  if constexpr (kDegree == 3) {
+    y = ptx::fma_of(0.05517167f, f, 0.24261113f);
+    y = ptx::fma_of(y, f, 0.69326097f);
+    y = ptx::fma_of(y, f, 0.99992806f);
+  } else if constexpr (kDegree == 4) {
+    y = ptx::fma_of(0.009570102f, f, 0.05591786f);
+    y = ptx::fma_of(y, f, 0.24024744f);
+    y = ptx::fma_of(y, f, 0.6931218f);
+    y = ptx::fma_of(y, f, 0.9999993f);
+  } else {
+    y = ptx::fma_of(0.0013276472f, f, 0.009675541f);
+    y = ptx::fma_of(y, f, 0.05550713f);
+    y = ptx::fma_of(y, f, 0.2402212f);
+    y = ptx::fma_of(y, f, 0.69314694f);
+    y = ptx::fma_of(y, f, 1.0000001f);
+  }
+  // 0 for n = -127, infinity for 128: both as they should be, and NaN * anything is NaN.
+  return y * ptx::float_of(ptx::bits_of(shifted) << 23);
+}
+
 // weights and their sums. The shape of the sums matters: pairs keep two FMAs with one reference
 // side by side, and the second takes it from the operand reuse cache; the tensor core and the FMA
 // pipe share register bandwidth (README.md, operand reuse).
-template <int kCount>
+template <ForwardConfig config, bool kIsBounded, int kCount>
 SIRDAR_DEVICE void exponentiate(float (&scores)[kCount], float scale, RowPair reference,
                                 RowPair& sum) {
+  const auto exp2_of = [](int i, float x) {
+    // Spread evenly over the registers.
+    if (i * config.num_polynomial % 16 < config.num_polynomial) {
+      return exp2_polynomial<polynomial_degree(config), kIsBounded>(x);
+    }
+    return ptx::exp2_approx(x);
+  };
   SIRDAR_UNROLL
   for (int i = 0; i < kCount; i += 4) {
-    scores[i] = ptx::exp2_approx(ptx::fma_of(scores[i], scale, -reference.upper));
-    scores[i + 1] = ptx::exp2_approx(ptx::fma_of(scores[i + 1], scale, -reference.upper));
-    scores[i + 2] = ptx::exp2_approx(ptx::fma_of(scores[i + 2], scale, -reference.lower));
-    scores[i + 3] = ptx::exp2_approx(ptx::fma_of(scores[i + 3], scale, -reference.lower));
+    scores[i] = exp2_of(i, ptx::fma_of(scores[i], scale, -reference.upper));
+    scores[i + 1] = exp2_of(i + 1, ptx::fma_of(scores[i + 1], scale, -reference.upper));
+    scores[i + 2] = exp2_of(i + 2, ptx::fma_of(scores[i + 2], scale, -reference.lower));
+    scores[i + 3] = exp2_of(i + 3, ptx::fma_of(scores[i + 3], scale, -reference.lower));
     sum.upper += scores[i] + scores[i + 1];
     sum.lower += scores[i + 2] + scores[i + 3];
   }
@@ -92,7 +132,7 @@ SIRDAR_DEVICE RowPair row_maxima(const float (&scores)[kCount], float scale) {
 // The online update [Milakov18 alg. 3]: the reference becomes the running maximum; `factor` is what
 // earlier sums and outputs are multiplied by. With kThreshold > 0 the reference stays while no row
 // of the warp outgrew it by that much [FA4 3.2]; weights are then up to 2^kThreshold.
-template <int kThreshold, int kCount>
+template <ForwardConfig config, int kThreshold, int kCount>
 SIRDAR_DEVICE void online_update(float (&scores)[kCount], float scale, RowState& state,
                                  RowPair& factor) {
   const RowPair block = row_maxima(scores, scale);
@@ -112,7 +152,7 @@ SIRDAR_DEVICE void online_update(float (&scores)[kCount], float scale, RowState&
   state.reference = next;
   state.sum.upper *= factor.upper;
   state.sum.lower *= factor.lower;
-  exponentiate(scores, scale, usable, state.sum);
+  exponentiate<config, true>(scores, scale, usable, state.sum);
 }
 
 template <int kCount>

@@ -86,7 +86,7 @@ SIRDAR_DEVICE int stored_rows(const ForwardParams& params, int batch) {
 // section of heads, whose K and V stay in L2, the longest (last) query blocks of all heads first.
 template <ForwardConfig config>
 SIRDAR_DEVICE void place_of(const ForwardParams& params, int ticket, int& block, int& batch_head) {
-  if constexpr (config.mask == MaskForm::full) {
+  if constexpr (config.mask == MaskForm::full || config.order == Order::by_head) {
     batch_head = ticket / params.num_blocks_m;
     block = ticket - batch_head * params.num_blocks_m;
   } else {
