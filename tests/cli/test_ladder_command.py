@@ -10,7 +10,7 @@ SIRDAR = os.environ.get("SIRDAR", "build/release/sirdar")
 
 
 def ladder(*arguments):
-    return subprocess.run([SIRDAR, "ladder", *arguments], capture_output=True, text=True, timeout=60)
+    return subprocess.run([SIRDAR, "ladder", *arguments], capture_output=True, text=True, timeout=300)
 
 
 def test_json_counts_follow_the_formulas():
