@@ -44,7 +44,7 @@ std::vector<std::unique_ptr<check::Inputs>> make_buffers(const Problem& problem,
   std::vector<std::unique_ptr<check::Inputs>> buffers;
   for (int i = 0; i < count; ++i) {
     buffers.push_back(std::make_unique<check::Inputs>(problem, static_cast<uint64_t>(i) + 1,
-                                                      check::Style::plain, 1, placement));
+                                                      check::Style::timed, 1, placement));
   }
   return buffers;
 }

@@ -17,7 +17,8 @@ namespace sirdar::check {
 
 enum class Style : uint8_t {
   hostile,  // as above, with outlier channels, empty rows and -inf biases in the data
-  plain,    // contiguous, aligned to 64 bytes, smooth data: for timing
+  plain,    // contiguous, aligned to 64 bytes, smooth data
+  timed,    // the same
 };
 
 // Where timed tensors lie.
@@ -30,7 +31,8 @@ struct Placement {
 class Inputs {
  public:
   // `problem` must be valid. Throws std::bad_alloc. Backward problems get out and lse from the
-  // reference, rounded. Addresses and strides are multiples of `alignment` bytes, a power of two up
+  // reference, rounded; with Style::timed from whatever a plan chooses, which takes seconds less.
+  // Addresses and strides are multiples of `alignment` bytes, a power of two up
   // to 64.
   Inputs(const Problem& problem, uint64_t seed, Style style = Style::hostile, int64_t alignment = 1,
          const Placement& placement = {});
@@ -83,6 +85,7 @@ class Inputs {
   void make_expression_tensors();
   void make_outputs();
   void make_gradients();
+  bool run_forward();
   void fill_rows(const TensorView& view, Layout layout, bool is_query);
 
   uint64_t next();

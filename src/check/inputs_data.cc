@@ -86,7 +86,7 @@ Inputs::Inputs(const Problem& problem, uint64_t seed, Style style, int64_t align
     make_outputs();
   } else {
     make_gradients();
-    refresh_saved();
+    if (style_ != Style::timed || !run_forward()) refresh_saved();
   }
   accept();
 }
@@ -302,6 +302,24 @@ void Inputs::make_gradients() {
     args_.dtensors.push_back({wanted.name, output("d" + wanted.name, DType::fp32,
                                                   expression_tensor_shape(p, wanted.rank))});
   }
+}
+
+// Writes out and lse; false if nothing fast can.
+bool Inputs::run_forward() {
+  Problem forward = problem_;
+  forward.op = Op::forward;
+  forward.needs_lse = true;
+  forward.has_dlse = forward.needs_dbias = forward.needs_dsink = false;
+  for (ExpressionTensor& tensor : forward.tensors) tensor.needs_grad = false;
+  const Result<Plan> plan = Plan::create(forward);
+  if (!plan.ok()) return false;
+  Args args = args_;
+  args.dout = args.dlse = args.dq = args.dk = args.dv = args.dbias = args.dsink = {};
+  args.dtensors.clear();
+  Bytes workspace(plan.value().workspace_bytes());
+  args.workspace = workspace.data();
+  args.workspace_bytes = workspace.size();
+  return plan.value().run(args).ok();
 }
 
 void Inputs::refresh_saved() {

@@ -265,13 +265,14 @@ struct GradientBounds {
       const double absolute =
           tiny + capped + (dlogit.absolute + pair.weight * delta_lost) * one.slope;
       const double dot_relative = relative + one.slope_relative;
+      const double flushed = dlogit.flushed * one.slope + 1;  // before and after the slopes
       for (size_t c = 0; c < q_i.size(); ++c) {
         const double dq_part = ddot == 0 ? 0 : ddot * std::abs(k_j[c]);
         const double dk_part = ddot == 0 ? 0 : ddot * std::abs(q_i[c]);
         dq.add(dq_at + c, dq_part, dot_relative, absolute * std::abs(k_j[c]));
         dk.add(dk_at + c, dk_part, dot_relative, absolute * std::abs(q_i[c]));
-        dq.add_flushed(dq_at + c, dlogit.flushed * one.slope * std::abs(k_j[c]));
-        dk.add_flushed(dk_at + c, dlogit.flushed * one.slope * std::abs(q_i[c]));
+        dq.add_flushed(dq_at + c, flushed * std::abs(k_j[c]));
+        dk.add_flushed(dk_at + c, flushed * std::abs(q_i[c]));
       }
       add_modifiers(item, h, i, one, dlogit);
     }
@@ -287,8 +288,9 @@ struct GradientBounds {
     if (!shape.dbias.empty()) {
       const int64_t index[] = {item.b, h, i, pair.j};
       const auto at = static_cast<size_t>(broadcast_offset(call.args.bias, index, true));
-      dbias.add(at, dlogit.size * one.slope_mod, dlogit.relative, dlogit.absolute * one.slope_mod);
-      dbias.add_flushed(at, dlogit.flushed * one.slope_mod);
+      dbias.add(at, dlogit.size * one.slope_mod, dlogit.relative,
+                dlogit.absolute * one.slope_mod + kFlushed);
+      dbias.add_flushed(at, dlogit.flushed * one.slope_mod + 1);
     }
     const bool wanted =
         std::any_of(scratch.begin(), scratch.end(), [](const Row& r) { return !r.empty(); });
@@ -298,7 +300,10 @@ struct GradientBounds {
     (void)call.score_mod->derivative(call.bindings, point, dlogit.size, scratch_data);
     for (size_t t = 0; t < scratch.size(); ++t) {
       for (size_t n = 0; n < scratch[t].size(); ++n) {
-        if (scratch[t][n] != 0) dtensors[t].add(n, std::abs(scratch[t][n]), relative);
+        const double size = std::abs(scratch[t][n]);
+        if (size == 0) continue;
+        dtensors[t].add(n, size, relative, kFlushed);
+        dtensors[t].add_flushed(n, dlogit.flushed * (size / dlogit.size) + 1);
         scratch[t][n] = 0;
       }
     }

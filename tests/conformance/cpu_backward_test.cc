@@ -109,6 +109,16 @@ INSTANTIATE_TEST_SUITE_P(
         "bwd s70 h2 d8 score_mod:\"score > 0 ? sqrt(score + 1.0) * w[q % 3] : max(score, w[k])\" "
         "tensor:w:fp32:1:grad"));
 
+// Far weights make products below 1.2e-38, which may be 0.
+TEST(CpuBackwardJudged, WhatIsFlushedIsNoError) {
+  const Problem problem = Problem::parse(
+                              "bwd b3 sq3 sk200 hq5 hkv1 d8 fp16 window:40,10 "
+                              "score_mod:\"score + u[b, h, q, k]\" tensor:u:fp32:4:grad")
+                              .value();
+  const check::Report report = check::check(problem, options_for("", 1), 650);
+  EXPECT_TRUE(report.ok) << report.text;
+}
+
 // All outputs of a run, element by element.
 std::vector<std::vector<float>> outputs(check::Inputs& inputs, const PlanOptions& options) {
   const Result<Plan> plan = Plan::create(inputs.problem(), options);
