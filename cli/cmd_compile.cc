@@ -27,6 +27,11 @@ struct Row {
   std::string implementation;
   jit::CompiledKernelPtr kernel;
   std::string problem;
+  int spill_bytes_known = 0;
+
+  bool is_clean() const {
+    return kernel->report.spill_store_bytes <= spill_bytes_known && kernel->report.remarks.empty();
+  }
 };
 
 // A recorded machine of each architecture that there are kernels for.
@@ -47,6 +52,7 @@ nlohmann::ordered_json to_json(const Row& row) {
           {"registers", r.registers},
           {"spill_store_bytes", r.spill_store_bytes},
           {"spill_load_bytes", r.spill_load_bytes},
+          {"spill_bytes_known", row.spill_bytes_known},
           {"stack_bytes", r.stack_bytes},
           {"shared_bytes", r.shared_bytes},
           {"static_shared_bytes", r.static_shared_bytes},
@@ -67,6 +73,9 @@ void print_row(const Row& row) {
   fmt::print("{:<44} {:>9} {:>7} {:>8} {:>7} {:>7} {:>8}  {}\n", r.entry, r.registers,
              r.spill_store_bytes + r.spill_load_bytes, r.shared_bytes + r.static_shared_bytes,
              r.compile_ms, r.cpu_ms, r.cubin_bytes, jit::name_of(row.kernel->origin));
+  if (r.spill_store_bytes > row.spill_bytes_known)
+    fmt::print("  stores {} bytes of spilled registers a thread; {} are known of such kernels\n",
+               r.spill_store_bytes, row.spill_bytes_known);
   for (const std::string& remark : r.remarks) fmt::print("  {}\n", remark);
 }
 
@@ -93,10 +102,10 @@ int compile_all(const CompileFlags& flags) {
       const auto kernel = jit::compile(source, arch.value(), problem);
       progress.clear();
       if (!kernel.ok()) return fail(kernel.status());
-      const Row row{wanted[i].implementation, kernel.value(), problem};
+      const Row row{wanted[i].implementation, kernel.value(), problem, source.spill_bytes_known};
       if (is_first && !flags.is_json) print_header();
       is_first = false;
-      is_clean = is_clean && kernel.value()->report.is_clean();
+      is_clean = is_clean && row.is_clean();
       if (flags.is_json) {
         fmt::print("{}\n", to_json(row).dump());
       } else {
@@ -118,8 +127,7 @@ Action declare_compile(CLI::App& app) {
   add_switch(app, "--json", flags->is_json, "one JSON object a line instead of the table");
   app.footer(
       "Kernels go into the cache (SIRDAR_CACHE_DIR); 'from' says whether they were there. Exit "
-      "code "
-      "1:\none spills registers, or the assembler makes its products wait.\n"
+      "code\n1: one spills more registers than is known of its kind, or its products wait.\n"
       "Examples:\n"
       "  sirdar compile 'fwd b2 s4096 h16 d128 bf16 causal'\n"
       "  SIRDAR_CACHE_DIR=kernels sirdar compile suite.txt --json");

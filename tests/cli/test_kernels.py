@@ -113,3 +113,22 @@ def test_compile_says_what_a_kernel_takes_and_keeps_it(cache):
     assert other["origin"] == "cache" and other["entry"] == made["entry"]
     table = cache("compile", problem).out
     assert made["kernel"] in table and table.splitlines()[1].endswith("cache")
+
+
+def test_compile_fails_for_spills_that_are_not_known(cache):
+    if "nvrtc        none" in cache("doctor").out:
+        pytest.skip("NOT TESTED: no NVRTC here; ./dev setup installs it and ./dev test finds it")
+    made = json.loads(cache("compile", "fwd b1 s256 h2 d64 bf16", "--json").out)  # exit code 0
+    assert 0 < made["spill_store_bytes"] <= made["spill_bytes_known"]
+    # The report of an entry is what the compiler said; one byte too many is enough.
+    report = cache.folder / made["entry"] / "report.txt"
+    text = report.read_text()
+    text = text.replace(f"spill_store_bytes {made['spill_store_bytes']}\n",
+                        f"spill_store_bytes {made['spill_bytes_known'] + 1}\n")
+    digest = report.with_name("digest.txt")
+    digest.write_text(digest.read_text().replace(hashlib.sha256(report.read_bytes()).hexdigest(),
+                                                 hashlib.sha256(text.encode()).hexdigest()))
+    report.write_text(text)
+    out = cache("compile", "fwd b1 s256 h2 d64 bf16", code=1).out
+    known = made["spill_bytes_known"]
+    assert f"stores {known + 1} bytes of spilled registers a thread; {known} are known" in out

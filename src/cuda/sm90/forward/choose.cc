@@ -102,6 +102,11 @@ ForwardConfig choose_config(const Problem& problem) {
   return config;
 }
 
+int spill_bytes_known(const ForwardConfig& config) {
+  if (config.has_score_mod || config.has_mask_mod) return 512;
+  return config.num_consumers >= 3 ? 128 : 0;
+}
+
 std::string entry_name(const ForwardConfig& config) {
   std::string name = fmt::format(
       "sirdar_fwd_{}_d{}", config.element == Element::bf16 ? "bf16" : "fp16", config.head_dim);

@@ -11,6 +11,9 @@ namespace sirdar::sm90 {
 // The problem must be one that cuda.sm90.forward supports.
 ForwardConfig choose_config(const Problem& problem);
 
+// Bytes that a thread of such a kernel is known to spill at most (README.md).
+int spill_bytes_known(const ForwardConfig& config);
+
 // "sirdar_fwd_bf16_d128_causal_lse"
 std::string entry_name(const ForwardConfig& config);
 

@@ -101,6 +101,7 @@ std::vector<KernelSource> kernel_sources(const expression::DeviceModification& m
   source.entry = entry_name(config);
   source.threads = num_threads(config);
   source.shared_bytes = shared_bytes(config);
+  source.spill_bytes_known = spill_bytes_known(config);
   if (modification.is_empty()) return {source};
   add_modification(modification, source);
   if (!config.has_cover) return {source};

@@ -39,6 +39,7 @@ KernelSource cover_source(const KernelSource& forward) {
   source.threads = 32 * kCoverWarps;
   source.min_blocks = 4;
   source.shared_bytes = 0;
+  source.spill_bytes_known = 0;
   return source;
 }
 
