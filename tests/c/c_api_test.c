@@ -215,6 +215,47 @@ static void test_merge(void) {
   CHECK(fabsf(out_a - 7.0F) < 1e-5F && fabsf(lse_a - logf(4.0F)) < 1e-6F);
 }
 
+/* What is set is checked before any of it holds; no kernel is compiled here. */
+static void test_jit_options(void) {
+  sirdar_jit_options options;
+  CHECK(sirdar_jit_options_init(NULL, sizeof options) == SIRDAR_STATUS_invalid_argument);
+  CHECK(sirdar_jit_options_init(&options, sizeof options - 8) == SIRDAR_STATUS_invalid_argument);
+  CHECK(said("options.struct_size"));
+  CHECK(sirdar_jit_options_init(&options, sizeof options) == SIRDAR_STATUS_ok);
+  CHECK(options.may_compile == 1 && options.cache_dir == NULL && options.nvrtc == NULL);
+  CHECK(sirdar_set_jit_options(&options) == SIRDAR_STATUS_ok);
+  options.cache_dir = "";
+  options.nvrtc = "/nowhere/libnvrtc.so";
+  options.may_compile = 0;
+  CHECK(sirdar_set_jit_options(&options) == SIRDAR_STATUS_ok);
+  options.may_compile = 2;
+  CHECK(sirdar_set_jit_options(&options) == SIRDAR_STATUS_invalid_argument && said("may_compile"));
+  options.may_compile = -1;
+  CHECK(sirdar_set_jit_options(&options) == SIRDAR_STATUS_invalid_argument && said("may_compile"));
+  options.may_compile = 1;
+  options.struct_size = 3;
+  CHECK(sirdar_set_jit_options(&options) == SIRDAR_STATUS_invalid_argument && said("struct_size"));
+  CHECK(sirdar_set_jit_options(NULL) == SIRDAR_STATUS_ok); /* the defaults again */
+}
+
+static void test_prepare(void) {
+  sirdar_plan* plan = NULL;
+  sirdar_plan_options options;
+  CHECK(sirdar_plan_prepare(NULL) == SIRDAR_STATUS_invalid_argument && said("plan"));
+  CHECK(sirdar_plan_create_from_text("s8 d16", NULL, &plan) == SIRDAR_STATUS_ok);
+  CHECK(sirdar_plan_prepare(plan) == SIRDAR_STATUS_ok); /* a CPU has nothing to do, also twice */
+  CHECK(sirdar_plan_prepare(plan) == SIRDAR_STATUS_ok);
+  sirdar_plan_destroy(plan);
+  plan = NULL;
+  /* A plan for a recorded machine can be made anywhere, and runs nowhere. */
+  CHECK(sirdar_plan_options_init(&options, sizeof options) == SIRDAR_STATUS_ok);
+  options.device = "h200";
+  CHECK(sirdar_plan_create_from_text("s64 d64 bf16", &options, &plan) == SIRDAR_STATUS_ok);
+  CHECK(plan != NULL && sirdar_plan_prepare(plan) != SIRDAR_STATUS_ok && !said("unknown"));
+  CHECK(strlen(sirdar_status_message()) > 0);
+  sirdar_plan_destroy(plan);
+}
+
 int main(void) {
   test_names();
   test_null_arguments();
@@ -224,6 +265,8 @@ int main(void) {
   test_run();
   test_missing_workspace();
   test_merge();
+  test_jit_options();
+  test_prepare();
   if (failures == 0) printf("all checks passed\n");
   return failures == 0 ? 0 : 1;
 }
