@@ -49,6 +49,22 @@ TEST(EmulatedRungs, Causal) {
                             std::make_index_sequence<sm90::kRungs.size()>());
 }
 
+// Query tiles that a cluster has no rows for, and keys that no tile divides.
+TEST(EmulatedRungs, ClustersWithoutAMask) {
+  constexpr ForwardConfig config{.head_dim = 64,
+                                 .head_dim_v = 64,
+                                 .num_consumers = 1,
+                                 .block_n = 64,
+                                 .takes_turns = false,
+                                 .moves_registers = false,
+                                 .cluster_size = 2,
+                                 .writes_lse = true};
+  ForwardRun run(config, {.num_heads = 3, .seqlen_q = 150, .seqlen_k = 280});
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
+    EXPECT_EQ(run_forward<config>(run, run.launch_of(seed)).fault, "") << "seed " << seed;
+  }
+}
+
 // Scores that leave the guarded range, beyond what a float's exponent holds too.
 TEST(EmulatedRungs, PolynomialRepairs) {
   constexpr ForwardConfig config{

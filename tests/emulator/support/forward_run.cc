@@ -83,8 +83,9 @@ void ForwardRun::fill_params() {
   sm90::ForwardParams& p = params_;
   ForwardProblem& problem = problem_;
   q_.make_map(p.q, problem.batch, block_m(config_), config_.element);
-  k_.make_map(p.k, problem.batch, config_.block_n, config_.element);
-  v_.make_map(p.v, problem.batch, config_.block_n, config_.element);
+  const int key_rows = config_.block_n / config_.cluster_size;
+  k_.make_map(p.k, problem.batch, key_rows, config_.element);
+  v_.make_map(p.v, problem.batch, key_rows, config_.element);
   out_.make_map(p.out, problem.batch, 64, config_.element);
   const long long width = out_.width, heads = out_.heads;
   p.out_rows = {out_.data.data(), problem.seqlen_q * heads * width, heads * width, width};
@@ -95,7 +96,8 @@ void ForwardRun::fill_params() {
   p.group_size = problem.group_size;
   p.seqlen_q = problem.seqlen_q;
   p.seqlen_k = problem.seqlen_k;
-  p.num_blocks_m = (problem.seqlen_q + block_m(config_) - 1) / block_m(config_);
+  const int rows = block_m(config_) * config_.cluster_size;
+  p.num_blocks_m = (problem.seqlen_q + rows - 1) / rows;
   p.num_items = p.num_blocks_m * problem.batch * problem.num_heads;
   p.section_heads = problem.num_heads;
   p.num_sections = problem.batch - 1;
@@ -169,11 +171,12 @@ emulator::Launch ForwardRun::launch_of(uint64_t seed) {
   std::fill(lse_.begin(), lse_.end(), std::numeric_limits<float>::quiet_NaN());
   counter_[0] = counter_[1] = 0;
   emulator::Launch launch;
-  launch.grid.x = static_cast<unsigned>(std::min(problem_.blocks, params_.num_items));
+  launch.resident = std::min(problem_.blocks, params_.num_items);
+  launch.cluster = config_.cluster_size;
+  launch.grid.x = static_cast<unsigned>(launch.resident * launch.cluster);
   launch.threads = num_threads(config_);
   launch.shared_bytes = shared_bytes(config_);
   launch.seed = seed;
-  launch.resident = static_cast<int>(launch.grid.x);
   return launch;
 }
 

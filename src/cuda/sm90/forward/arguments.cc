@@ -49,13 +49,14 @@ Status add_maps(const Problem& problem, const ForwardConfig& config, const Args&
                         (problem.layout_kv != Layout::ragged || problem.total_k > 0);
   const TensorView& k = has_keys ? args.k : args.q;
   const TensorView& v = has_keys ? args.v : args.q;
+  const int key_rows = config.block_n / config.cluster_size;  // of one load
   const Layout layout_kv = has_keys ? problem.layout_kv : problem.layout_q;
   const struct {
     MapRequest request;
     TensorMap& map;
   } all[] = {{{args.q, problem.layout_q, block_m(config), "q"}, params.q},
-             {{k, layout_kv, config.block_n, "k"}, params.k},
-             {{v, layout_kv, config.block_n, "v"}, params.v},
+             {{k, layout_kv, key_rows, "k"}, params.k},
+             {{v, layout_kv, key_rows, "v"}, params.v},
              {{args.out, problem.layout_q, 64, "out"}, params.out}};
   for (const auto& one : all) {
     if (Status status = add_map(one.request, one.map); !status.ok()) return status;
@@ -93,8 +94,8 @@ void add_work(const Problem& problem, const ForwardConfig& config, ForwardParams
   params.group_size = static_cast<int>(problem.group_size());
   params.seqlen_q = static_cast<int>(problem.seqlen_q);
   params.seqlen_k = static_cast<int>(problem.seqlen_k);
-  params.num_blocks_m =
-      static_cast<int>((problem.seqlen_q + block_m(config) - 1) / block_m(config));
+  const int rows = block_m(config) * config.cluster_size;
+  params.num_blocks_m = static_cast<int>((problem.seqlen_q + rows - 1) / rows);
   const int64_t heads = problem.batch * problem.num_heads_q;
   params.num_items = static_cast<int>(params.num_blocks_m * heads);
   const int64_t bytes =
@@ -136,7 +137,7 @@ void add_logits(const Problem& problem, const ForwardConfig& config, const Args&
 }  // namespace
 
 bool draws_tickets(const ForwardConfig& config) {
-  return config.is_persistent && config.draws_items &&
+  return config.is_persistent && config.draws_items && config.cluster_size == 1 &&
          (config.mask != MaskForm::full || config.has_lengths || config.has_cover);
 }
 

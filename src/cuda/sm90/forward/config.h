@@ -44,7 +44,10 @@ struct ForwardConfig {
   bool is_persistent = true;    // one thread block an SM walks over items; off: one an item
   bool draws_items = true;      // where items differ in length whoever is free draws the next
   Order order = Order::in_sections;
-  int num_polynomial = 0;    // of 16 exponentials of a row: on the FMA pipe [FA4 3.1.2]
+  int num_polynomial = 0;  // of 16 exponentials of a row: on the FMA pipe [FA4 3.1.2]
+  // 2: blocks of adjacent query tiles form a cluster, and each loads half of every K and V for
+  // both.
+  int cluster_size = 1;
   bool has_lengths = false;  // lengths differ by sequence: cu_seqlens, seqused, or no keys at all
   bool has_logits = false;   // logits are more than a positive multiple of the scores:
   bool has_softcap = false;  //   soft-capped
@@ -81,6 +84,7 @@ constexpr void fields(C& c, Visit visit) {
   visit("draws_items", c.draws_items);
   visit("order", c.order);
   visit("num_polynomial", c.num_polynomial);
+  visit("cluster_size", c.cluster_size);
   visit("has_lengths", c.has_lengths);
   visit("has_logits", c.has_logits);
   visit("has_softcap", c.has_softcap);
@@ -157,9 +161,12 @@ constexpr int polynomial_degree(const ForwardConfig& c) {
 constexpr bool is_valid(const ForwardConfig& c) {
   const bool ring_is_deep_enough =
       c.trim == 0 || c.num_stages_v > (block_m(c) - 64 + c.block_n - 1) / c.block_n;
-  return c.num_polynomial >= 0 && c.num_polynomial <= 16 && c.block_n % 16 == 0 &&
-         c.block_n <= 256 && c.head_dim % 8 == 0 && c.head_dim_v % 8 == 0 && ring_is_deep_enough &&
-         (c.has_logits || !c.has_score_mod) && (!c.has_cover || (c.has_mask_mod && c.trim == 0)) &&
+  // Both blocks of a cluster walk the same key blocks, so that their rings move together.
+  const bool may_share = c.cluster_size == 2 && !c.has_lengths && !c.has_cover && c.trim == 0;
+  return (c.cluster_size == 1 || may_share) && c.num_polynomial >= 0 && c.num_polynomial <= 16 &&
+         c.block_n % 16 == 0 && c.block_n <= 256 && c.head_dim % 8 == 0 && c.head_dim_v % 8 == 0 &&
+         ring_is_deep_enough && (c.has_logits || !c.has_score_mod) &&
+         (!c.has_cover || (c.has_mask_mod && c.trim == 0)) &&
          (c.trim == 0 || c.mask == MaskForm::upper) && shared_bytes(c) <= 232448;
 }
 

@@ -121,12 +121,20 @@ struct Consumer {
   }
   SIRDAR_DEVICE void wait_k() { ptx::mbarrier_wait(s.k_full(k_ring.stage), k_ring.parity); }
   SIRDAR_DEVICE void wait_v() { ptx::mbarrier_wait(s.v_full(v_ring.stage), v_ring.parity); }
+  // To whoever loads it next: in a cluster both blocks do, half each.
+  SIRDAR_DEVICE void give_back(uint32_t empty) {
+    if constexpr (config.cluster_size == 1) {
+      ptx::mbarrier_arrive(empty);
+    } else {
+      for (int cta = 0; cta < config.cluster_size; ++cta) ptx::mbarrier_arrive_cluster(empty, cta);
+    }
+  }
   SIRDAR_DEVICE void release_k() {
-    if (lane == 0) ptx::mbarrier_arrive(s.k_empty(k_ring.stage));
+    if (lane == 0) give_back(s.k_empty(k_ring.stage));
     k_ring.advance();
   }
   SIRDAR_DEVICE void release_v() {
-    if (lane == 0) ptx::mbarrier_arrive(s.v_empty(v_ring.stage));
+    if (lane == 0) give_back(s.v_empty(v_ring.stage));
     v_ring.advance();
   }
   // Lanes keep together (a turn does it): one that looked at a barrier only after another has given

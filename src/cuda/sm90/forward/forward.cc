@@ -186,8 +186,10 @@ Status run(const Plan::State& state, const Args& args, Stream stream) {
   }
   cuda::Launch launch;
   launch.kernel = prepared.value()->kernels.back().get();
-  const int most = config.is_persistent ? state.device.num_sms : params.num_items;
-  launch.grid.x = static_cast<unsigned>(std::min(params.num_items, most));
+  const int size = config.cluster_size;
+  const int most = config.is_persistent ? state.device.num_sms / size : params.num_items;
+  launch.grid.x = static_cast<unsigned>(size * std::min(params.num_items, most));
+  launch.cluster.x = static_cast<unsigned>(size);
   launch.problem = &state.problem;
   const expression::DeviceModification& modification = prepared.value()->modification;
   if (modification.is_empty()) return cuda::launch(launch, params, stream);

@@ -15,7 +15,11 @@ SIRDAR_DEVICE void forward(const ForwardParams& params, const Modification& modi
   const int thread = ptx::thread_idx_x();
   const int warpgroup = ptx::uniform(thread / 128);
   if (thread == 0) init_barriers(shared);
-  ptx::syncthreads();
+  if constexpr (config.cluster_size > 1) {
+    ptx::cluster_sync();
+  } else {
+    ptx::syncthreads();
+  }
   if (warpgroup == 0) {
     if constexpr (config.moves_registers) {
       ptx::setmaxnreg_dec<producer_registers(config)>();
@@ -26,6 +30,11 @@ SIRDAR_DEVICE void forward(const ForwardParams& params, const Modification& modi
       ptx::setmaxnreg_inc<consumer_registers(config)>();
     }
     Consumer<config, Modification>(params, modification, shared, warpgroup - 1, thread % 128).run();
+  }
+  // Nobody leaves while the other block may still write here.
+  if constexpr (config.cluster_size > 1) {
+    ptx::syncwarp();
+    ptx::cluster_sync();
   }
 }
 

@@ -33,7 +33,8 @@ inline constexpr int kNoBound = 1 << 30;  // of a window side, a chunk: further 
 
 struct ForwardParams {
   // Axes, fastest first: column, row, head, batch. Ragged tensors have one batch, and rows of all
-  // sequences. Boxes: 64 columns by block_m (q), block_n (k, v) or 64 (out) rows.
+  // sequences. Boxes: 64 columns by block_m (q), block_n (k, v; in a
+  // cluster half of it) or 64 (out) rows.
   TensorMap q, k, v, out;
   RowView out_rows;        // for rows that leave by ordinary stores
   RowView lse, max_logit;  // fp32
@@ -44,7 +45,8 @@ struct ForwardParams {
   int* counter;                 // two zeros before and after; null: items are dealt out in turn
   int num_heads, group_size;    // query heads; query heads per K/V head
   int seqlen_q, seqlen_k;       // maxima where sequences have their own
-  int num_blocks_m, num_items;  // query blocks of the longest sequence; of all sequences and heads
+  int num_blocks_m, num_items;  // query blocks (a cluster's count as one) of the longest sequence;
+                                // of all sequences and heads
   int section_heads, num_sections;  // longest-first order within this many heads, that many times
   int window_left, window_right;    // keys besides the diagonal; causal: right is 0
   int chunk;

@@ -44,12 +44,35 @@ struct Producer {
 
   // One lane looks whether a stage is free: another that looked after it has been filled and given
   // back again would find the barrier two phases on, and wait for ever.
+  // A tile of K or V. In a cluster this block's share of its rows, into both blocks; the other
+  // block's comes by itself, and `full` counts the bytes of both.
+  template <int kHeadDim>
+  SIRDAR_DEVICE void load_keys_tile(uint32_t dst, const TensorMap& map, uint32_t full, int row,
+                                    int head, int batch) {
+    if constexpr (config.cluster_size == 1) {
+      load<kHeadDim, config.block_n>(dst, map, full, row, head, batch, keep);
+    } else {
+      constexpr int kRows = config.block_n / config.cluster_size;
+      const int rank = ptx::cluster_ctarank();
+      SIRDAR_UNROLL
+      for (int c = 0; c < columns(kHeadDim) / 64; ++c) {
+        ptx::cp_async_bulk_tensor_4d_multicast(dst + (c * config.block_n + rank * kRows) * 128, map,
+                                               full, 64 * c, row + rank * kRows, head, batch, 3,
+                                               keep);
+      }
+    }
+  }
+
   SIRDAR_DEVICE void load_k(int row, int head, int batch) {
     if (lane == 0) {
-      ptx::mbarrier_wait(s.k_empty(k_ring.stage), k_ring.parity ^ 1);
+      if constexpr (config.cluster_size > 1) {
+        ptx::mbarrier_wait_cluster(s.k_empty(k_ring.stage), k_ring.parity ^ 1);
+      } else {
+        ptx::mbarrier_wait(s.k_empty(k_ring.stage), k_ring.parity ^ 1);
+      }
       ptx::mbarrier_arrive_expect_tx(s.k_full(k_ring.stage), k_bytes(config));
-      load<config.head_dim, config.block_n>(s.k(k_ring.stage), params.k, s.k_full(k_ring.stage),
-                                            row, head, batch, keep);
+      load_keys_tile<config.head_dim>(s.k(k_ring.stage), params.k, s.k_full(k_ring.stage), row,
+                                      head, batch);
     }
     ptx::syncwarp();
     k_ring.advance();
@@ -61,10 +84,14 @@ struct Producer {
     const bool is_cut = config.has_lengths && pending.rows_left < config.block_n;
     const uint32_t landed = is_cut ? s.v_landed() : full;
     if (lane == 0) {
-      ptx::mbarrier_wait(s.v_empty(v_ring.stage), v_ring.parity ^ 1);
+      if constexpr (config.cluster_size > 1) {
+        ptx::mbarrier_wait_cluster(s.v_empty(v_ring.stage), v_ring.parity ^ 1);
+      } else {
+        ptx::mbarrier_wait(s.v_empty(v_ring.stage), v_ring.parity ^ 1);
+      }
       ptx::mbarrier_arrive_expect_tx(landed, v_bytes(config));
-      load<config.head_dim_v, config.block_n>(s.v(v_ring.stage), params.v, landed, pending.row,
-                                              pending.head, pending.batch, keep);
+      load_keys_tile<config.head_dim_v>(s.v(v_ring.stage), params.v, landed, pending.row,
+                                        pending.head, pending.batch);
     }
     ptx::syncwarp();
     if (is_cut) clear_v_end(full);
@@ -113,14 +140,16 @@ struct Producer {
   // The next ticket, the same in all lanes.
   SIRDAR_DEVICE int next_ticket(int ticket) {
     if constexpr (!config.is_persistent) return params.num_items;
-    if (params.counter == nullptr) return ticket + ptx::grid_dim_x();
+    if (config.cluster_size > 1 || params.counter == nullptr) {
+      return ticket + ptx::grid_dim_x() / config.cluster_size;
+    }
     int drawn = 0;
     if (lane == 0) drawn = ptx::grid_dim_x() + ptx::atomic_add(params.counter, 1);
     return ptx::uniform(drawn);
   }
 
   SIRDAR_DEVICE void run() {
-    int ticket = ptx::block_idx_x();
+    int ticket = ptx::block_idx_x() / config.cluster_size;  // a cluster's blocks share one
     for (int slot = 0;; slot = slot + 1 == num_items_ahead(config) ? 0 : slot + 1) {
       WorkItem item;
       item.block = -1;

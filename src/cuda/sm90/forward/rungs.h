@@ -58,6 +58,12 @@ inline constexpr std::array kRungs = {
          [](ForwardConfig& c) { c.num_polynomial = 1; }, true},
     Rung{"S20", "4 of 16 exponentials by polynomial",
          [](ForwardConfig& c) { c.num_polynomial = 4; }, true},
+    Rung{"S22", "clusters of 2 that load K and V for each other",
+         [](ForwardConfig& c) {
+           c.cluster_size = 2;
+           c.trim = 0;
+         },
+         true},
 };
 
 // The kernel of rung `index`, made from the product's: the stages above it are taken out, from the

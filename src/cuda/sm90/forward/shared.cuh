@@ -43,8 +43,8 @@ struct SharedAddresses {
   SIRDAR_DEVICE uint32_t v_landed() const { return bar(2 * kQ + 2 * kK + 2 * kV); }
 };
 
-// One thread. Full: the producer's arrival and its bytes. Empty: one arrival per consumer warp; of
-// Q, which leaves warpgroup by warpgroup, one per warpgroup.
+// One thread. Full: the producer's arrival and its bytes. Empty: one arrival per consumer warp, of
+// both blocks in a cluster; of Q, which leaves warpgroup by warpgroup, one per warpgroup.
 template <ForwardConfig config>
 SIRDAR_DEVICE void init_barriers(const SharedAddresses<config>& s) {
   for (int i = 0; i < config.num_q_buffers; ++i) {
@@ -53,11 +53,11 @@ SIRDAR_DEVICE void init_barriers(const SharedAddresses<config>& s) {
   }
   for (int i = 0; i < config.num_stages_k; ++i) {
     ptx::mbarrier_init(s.k_full(i), 1);
-    ptx::mbarrier_init(s.k_empty(i), 4 * config.num_consumers);
+    ptx::mbarrier_init(s.k_empty(i), 4 * config.num_consumers * config.cluster_size);
   }
   for (int i = 0; i < config.num_stages_v; ++i) {
     ptx::mbarrier_init(s.v_full(i), 1);
-    ptx::mbarrier_init(s.v_empty(i), 4 * config.num_consumers);
+    ptx::mbarrier_init(s.v_empty(i), 4 * config.num_consumers * config.cluster_size);
   }
   if constexpr (config.has_lengths) ptx::mbarrier_init(s.v_landed(), 1);
   ptx::fence_mbarrier_init();

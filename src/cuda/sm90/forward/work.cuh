@@ -110,6 +110,10 @@ SIRDAR_DEVICE WorkItem item_of(const ForwardParams& params, int ticket) {
   WorkItem item;
   int batch_head;
   place_of<config>(params, ticket, item.block, batch_head);
+  const int first_row = item.block * config.cluster_size * kBlockM;  // of a cluster's blocks
+  if constexpr (config.cluster_size > 1) {
+    item.block = item.block * config.cluster_size + ptx::cluster_ctarank();
+  }
   item.batch = batch_head / params.num_heads;
   item.head = batch_head - item.batch * params.num_heads;
   const Rows q =
@@ -119,15 +123,15 @@ SIRDAR_DEVICE WorkItem item_of(const ForwardParams& params, int ticket) {
   item.q_begin = q.begin;
   item.seqlen_q = q.length;
   item.seqlen_k = k.length;
-  const int row = item.block * kBlockM;
-  if (row >= stored_rows<config>(params, item.batch)) {
+  if (first_row >= stored_rows<config>(params, item.batch)) {
     item.num_blocks = 0;
     return item;
   }
   const KeyBounds<config> bounds(params, q.length, k.length);
-  const int end = row < q.length ? bounds.hi(row + kBlockM - 1) : 0;
+  const int end =
+      first_row < q.length ? bounds.hi(first_row + config.cluster_size * kBlockM - 1) : 0;
   // With nothing to see one block is walked all the same, fully masked: its rows are zeros.
-  item.first_block = ptx::min_of(bounds.lo(row), ptx::max_of(end - 1, 0)) / config.block_n;
+  item.first_block = ptx::min_of(bounds.lo(first_row), ptx::max_of(end - 1, 0)) / config.block_n;
   const int end_block = (ptx::max_of(end, 0) + config.block_n - 1) / config.block_n;
   item.num_blocks = ptx::max_of(1, end_block - item.first_block);
   return item;
