@@ -1,6 +1,7 @@
 // expected_outputs(): float64 results, natural scales of errors, and how large an error may be.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "check/compare.h"
 #include "core/elements.h"
@@ -114,10 +115,13 @@ RowBounds condition(const Call& call, const Item& item, int64_t h, int64_t i, co
       const expression::Point point{pair.score, item.b, h, i, pair.j, item.q_pos(i)};
       const std::vector<double*> none(problem.tensors.size(), nullptr);
       one.slope_mod = std::abs(call.score_mod->derivative(call.bindings, point, 1, none));
-      one.slope *= one.slope_mod;
-      one.slope_relative += 8 * kEps32 * m[n];
+      one.slope = one.slope_mod == 0 ? 0 : one.slope * one.slope_mod;
+      // What is flat passes nothing on either: an infinite score under a tanh.
+      const bool is_flat = one.slope_mod == 0;
+      if (!is_flat) one.slope_relative += 8 * kEps32 * m[n];
       // A logit of -inf has no weight and no rounding.
-      m[n] = m[n] * one.slope_mod + (std::isfinite(pair.logit) ? std::abs(pair.logit) : 0);
+      m[n] = (is_flat ? 0 : m[n] * one.slope_mod) +
+             (std::isfinite(pair.logit) ? std::abs(pair.logit) : 0);
     }
     one.factor = reference::dropout_factor(call, item, h, i, pair.j);
     if (pair.weight > 0) row.mean_m += pair.weight * m[n];
@@ -221,6 +225,7 @@ struct GradientBounds {
     const Problem& problem = call.problem;
     const int64_t head_kv = h / problem.group_size();
     RowBounds row = condition(call, item, h, i, q_i);
+    if (row.softmax.lse == -std::numeric_limits<double>::infinity()) return;  // an empty row
     Row k_j(q_i.size()), v_j(dout_i.size());
     double delta = abs_dlse;  // size of D_i
     for (Conditioned& one : row.pairs) {
@@ -257,15 +262,17 @@ struct GradientBounds {
                tiny * std::abs(dout_i[c]));
         dv.add_flushed(dv_at + c, std::abs(dout_i[c]));
       }
-      const double ddot = dlogit.size * one.slope;
+      // What is flat passes nothing on, of a row of NaN neither.
+      const double ddot = one.slope == 0 ? 0 : dlogit.size * one.slope;
       // 1 - tanh^2 near saturation is the difference of two numbers near 1.
       const double capped = problem.softcap > 0 ? 4 * kEps32 * dlogit.size * one.slope_mod *
                                                       std::abs(call.logits.softmax_scale)
                                                 : 0;
-      const double absolute =
-          tiny + capped + (dlogit.absolute + pair.weight * delta_lost) * one.slope;
+      const double lost = dlogit.absolute + pair.weight * delta_lost;
+      const double absolute = tiny + capped + (one.slope == 0 ? 0 : lost * one.slope);
       const double dot_relative = relative + one.slope_relative;
-      const double flushed = dlogit.flushed * one.slope + 1;  // before and after the slopes
+      // Before and after the slopes.
+      const double flushed = one.slope == 0 ? 0 : dlogit.flushed * one.slope + 1;
       for (size_t c = 0; c < q_i.size(); ++c) {
         const double dq_part = ddot == 0 ? 0 : ddot * std::abs(k_j[c]);
         const double dk_part = ddot == 0 ? 0 : ddot * std::abs(q_i[c]);
@@ -288,9 +295,10 @@ struct GradientBounds {
     if (!shape.dbias.empty()) {
       const int64_t index[] = {item.b, h, i, pair.j};
       const auto at = static_cast<size_t>(broadcast_offset(call.args.bias, index, true));
-      dbias.add(at, dlogit.size * one.slope_mod, dlogit.relative,
-                dlogit.absolute * one.slope_mod + kFlushed);
-      dbias.add_flushed(at, dlogit.flushed * one.slope_mod + 1);
+      const bool is_flat = one.slope_mod == 0;
+      dbias.add(at, is_flat ? 0 : dlogit.size * one.slope_mod, dlogit.relative,
+                is_flat ? 0 : dlogit.absolute * one.slope_mod + kFlushed);
+      dbias.add_flushed(at, is_flat ? 0 : dlogit.flushed * one.slope_mod + 1);
     }
     const bool wanted =
         std::any_of(scratch.begin(), scratch.end(), [](const Row& r) { return !r.empty(); });

@@ -20,12 +20,11 @@ int64_t row_major_offset(const Node& node, const TensorView& view, const Slot* v
   return offset;
 }
 
-// e (top / (1 + e))^2 with e = exp(rate |x|): small slopes are exact too, where a difference of
-// numbers near 1 would be all rounding.
-double bell(double x, double rate, double top) {
-  const double e = std::exp(rate * std::fabs(x));
-  const double half = top / (1 + e);
-  return e * half * half;
+// height s (1 - s) with s = sigmoid(rate |x|) below 1/2: small slopes are exact too, where the
+// difference of 1 and a number near it would be all rounding.
+double bell(double x, double rate, double height) {
+  const double s = apply(Op::sigmoid, rate * std::fabs(x));
+  return s * (1 - s) * height;
 }
 
 // d f(x) / d x, given x and y = f(x).
@@ -42,7 +41,7 @@ double slope(Op op, double x, double y) {
     case Op::log:
       return 1 / x;
     case Op::tanh:
-      return bell(x, -2, 2);
+      return bell(x, -2, 4);
     case Op::sigmoid:
       return bell(x, -1, 1);
     default:

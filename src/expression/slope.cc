@@ -94,13 +94,12 @@ class Adjoints {
     return depends == kAlways ? number : select(depends, number, real(kNoSlope));
   }
 
-  // e (top / (1 + e))^2 with e = exp(rate |x|): small slopes are exact too, where a difference of
-  // numbers near 1 would be all rounding.
-  int32_t bell(int32_t x, double rate, double top) {
-    const int32_t size = apply(Op::multiply, apply(Op::abs, x), real(rate));
-    const int32_t e = apply(Op::exp, size);
-    const int32_t half = apply(Op::divide, real(top), apply(Op::add, one(), e));
-    return apply(Op::multiply, apply(Op::multiply, e, half), half);
+  // height s (1 - s) with s = sigmoid(rate |x|) below 1/2: small slopes are exact too, where the
+  // difference of 1 and a number near it would be all rounding.
+  int32_t bell(int32_t x, double rate, double height) {
+    const int32_t s = apply(Op::sigmoid, apply(Op::multiply, apply(Op::abs, x), real(rate)));
+    const int32_t slope = apply(Op::multiply, s, apply(Op::subtract, one(), s));
+    return height == 1 ? slope : apply(Op::multiply, slope, real(height));
   }
 
   // d f(x) / d x of f with one operand; y = f(x).
@@ -120,7 +119,7 @@ class Adjoints {
       case Op::log:
         return apply(Op::divide, one(), x);
       case Op::tanh:
-        return bell(x, -2, 2);
+        return bell(x, -2, 4);
       case Op::sigmoid:
         return bell(x, -1, 1);
       case Op::sqrt:

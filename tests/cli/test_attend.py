@@ -288,6 +288,15 @@ def test_masked_nan_has_no_effect(sirdar):
     close(sirdar.load("out"), stack(forwards, "out"))
 
 
+def test_check_knows_what_infinite_scores_do_where_they_are_flat(sirdar):
+    q = Q.copy()
+    q[0, 1, 0, 3] = np.inf
+    sirdar.save(q=q, k=K, v=V, dout=DOUT)
+    # tanh of them is 1 or -1 and has no slope; the rows that are all finite must be right as well.
+    for score_mod in ("tanh(score)", "k < 4 ? score : -inf"):
+        sirdar.ok("attend", *INPUTS, *FORWARD, *BACKWARD, "--score-mod", score_mod, "--check")
+
+
 @pytest.mark.parametrize("shape_q, shape_k", [((0, SQ), (0, SK)), ((B, 0), (B, SK)),
                                               ((B, SQ), (B, 0))])
 def test_nothing_to_do_gives_files_of_the_right_shape(sirdar, shape_q, shape_k):
