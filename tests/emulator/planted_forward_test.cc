@@ -82,6 +82,14 @@ TEST(PlantedForward, Lengths) {
                                      .blocks = 1});
 }
 
+// Two blocks that load halves of K and V for each other.
+TEST(PlantedForward, Cluster) {
+  constexpr ForwardConfig config{
+      .head_dim = 64, .head_dim_v = 64, .block_n = 64, .cluster_size = 2};
+  expect_noticed<config>("cluster",
+                         {.num_heads = 4, .seqlen_q = 256, .seqlen_k = 250, .blocks = 1});
+}
+
 // Blocks that a mask hides are passed over.
 TEST(PlantedForward, Cover) {
   constexpr ForwardConfig config{.head_dim = 64,
