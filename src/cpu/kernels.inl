@@ -45,7 +45,7 @@ inline F tanh_of(F x) {
 // Products summed in one chain of fmas. A chain's error grows with its length: short ones, added
 // up, keep a dot product as exact as a library's, which has many partial sums. Chains of 32 would
 // cost 2 % of the speed.
-constexpr int kChain = 64;
+constexpr int kChain = 128;
 
 // Where byte n of a row to come is. A lane without a row has no pointer, and a prefetch may be of
 // any address: these are numbers.

@@ -23,6 +23,8 @@ struct WholeRowsAhead {
 
 constexpr int kKeyVectors = 4;  // of keys whose scores are made together
 constexpr int kKeys = kKeyVectors * kLanes;
+constexpr int kTurnedColumns = 64;  // at a time: what all lanes read then is a third of the cache
+static_assert(kChain % kTurnedColumns == 0);
 
 // columns[c][first + key] = word c of kLanes rows, as many as are turned at once.
 template <class T>
@@ -59,17 +61,32 @@ inline void turn_last_columns(const void* const* rows, int c, int end, int head_
   }
 }
 
-// dots[lane * kKeyVectors + v] (+)= the sums over `length` columns, for `count` lanes and `vectors`
-// vectors of keys.
+// Columns from `begin` on of some keys, `present` vectors of them.
+struct TurnedKeys {
+  const float* columns;
+  int begin, length, present;
+  bool starts_chain, ends_chain;
+};
+
+// Of the chain that is under way, and of all before it. Of a vector of keys and a lane.
+struct Dot {
+  F chain, total;
+};
+
+// Goes on with dots[lane * kKeyVectors + vector] by the columns that were turned, for `count` lanes
+// and `vectors` vectors of keys.
 template <class Step, int count, int vectors>
-__attribute__((always_inline)) inline void add_products(const float* columns, const float* q,
-                                                        int width, int length, bool is_first,
-                                                        F* dots, WholeRowsAhead& ahead) {
+__attribute__((always_inline)) inline void add_products(const TurnedKeys& keys,
+                                                        const float* columns, const float* q,
+                                                        int width, Dot* dots,
+                                                        WholeRowsAhead& ahead) {
+  const int length = keys.length;
   F acc[count][vectors];
 #pragma GCC unroll 8
   for (int n = 0; n < count; ++n)
 #pragma GCC unroll 4
-    for (int v = 0; v < vectors; ++v) acc[n][v] = all(0.0f);
+    for (int v = 0; v < vectors; ++v)
+      acc[n][v] = keys.starts_chain ? all(0.0f) : dots[n * kKeyVectors + v].chain;
   for (int c = 0; c < length; c += 4) {
     ahead.step();
     const int stop = c + 4 < length ? c + 4 : length;
@@ -86,50 +103,50 @@ __attribute__((always_inline)) inline void add_products(const float* columns, co
       }
     }
   }
+  const bool is_first_chain = keys.begin < kChain;
 #pragma GCC unroll 8
   for (int n = 0; n < count; ++n) {
 #pragma GCC unroll 4
     for (int v = 0; v < vectors; ++v) {
-      F& dot = dots[n * kKeyVectors + v];
-      dot = is_first ? acc[n][v] : add(dot, acc[n][v]);
+      Dot& dot = dots[n * kKeyVectors + v];
+      if (keys.ends_chain) {
+        dot.total = is_first_chain ? acc[n][v] : add(dot.total, acc[n][v]);
+      } else {
+        dot.chain = acc[n][v];
+      }
     }
   }
 }
 
-// Columns from `begin` on of some keys, `present` vectors of them.
-struct TurnedKeys {
-  const float* columns;
-  int begin, length, present;
-};
-
 template <class Step, int count, int vectors>
-inline int add_lanes(const NarrowQkArgs& args, int lane, const TurnedKeys& keys, F* dots,
+inline int add_lanes(const NarrowQkArgs& args, int lane, const TurnedKeys& keys, Dot* dots,
                      WholeRowsAhead& ahead) {
   const float* q = args.q + static_cast<int64_t>(keys.begin) * args.width;
   for (; lane + count <= args.num_lanes; lane += count) {
     for (int v = 0; v < keys.present; v += vectors)
-      add_products<Step, count, vectors>(keys.columns + v * kLanes, q + lane, args.width,
-                                         keys.length, keys.begin == 0,
+      add_products<Step, count, vectors>(keys, keys.columns + v * kLanes, q + lane, args.width,
                                          dots + lane * kKeyVectors + v, ahead);
   }
   return lane;
 }
 
-// dots[lane][vector] of keys first to first + kKeys; the last stands in for those that are not
-// there.
+// dots[lane][vector].total of keys first to first + kKeys; the last stands in for those that are
+// not there.
 template <class Step, class T>
-inline void dot_products(const NarrowQkArgs& args, int first, WholeRowsAhead& ahead, F* dots) {
+inline void dot_products(const NarrowQkArgs& args, int first, WholeRowsAhead& ahead, Dot* dots) {
   constexpr int kStep = kLanes * T::kTurned;
   const int words = words_of<T>(args.head_dim), whole = args.head_dim / T::kPerWord;
   const void* rows[kKeys];
   for (int r = 0; r < kKeys; ++r)
     rows[r] = args.k_rows[first + r < args.num_keys ? first + r : args.num_keys - 1];
   const bool has_all = first + kKeys / 2 < args.num_keys;
-  alignas(64) float columns[kChain * kKeys];
-  TurnedKeys keys{columns, 0, 0, has_all ? kKeyVectors : kKeyVectors / 2};
-  for (; keys.begin < words; keys.begin += kChain) {
-    const int end = keys.begin + kChain < words ? keys.begin + kChain : words;
+  alignas(64) float columns[kTurnedColumns * kKeys];
+  TurnedKeys keys{columns, 0, 0, has_all ? kKeyVectors : kKeyVectors / 2, true, true};
+  for (; keys.begin < words; keys.begin += kTurnedColumns) {
+    const int end = keys.begin + kTurnedColumns < words ? keys.begin + kTurnedColumns : words;
     keys.length = end - keys.begin;
+    keys.starts_chain = keys.begin % kChain == 0;
+    keys.ends_chain = end == words || end % kChain == 0;
     for (int c = keys.begin; c < end; c += kStep) {
       for (int v = 0; v < keys.present; ++v) {
         ahead.step();
@@ -186,7 +203,8 @@ inline int steps_per_keys(const NarrowQkArgs& args) {
 
 template <class Step, class T>
 __attribute__((noinline)) void narrow_qk(const NarrowQkArgs& args) {
-  F row_max[kNarrowLanes], dots[kNarrowLanes * kKeyVectors];
+  F row_max[kNarrowLanes];
+  Dot dots[kNarrowLanes * kKeyVectors];
   for (int lane = 0; lane < args.num_lanes; ++lane) row_max[lane] = all(args.max_in[lane]);
   const int steps = steps_per_keys<T>(args);
   WholeRowsAhead ahead{.next = args.next, .rows = kKeys, .steps = steps > 0 ? steps : 1};
@@ -195,7 +213,7 @@ __attribute__((noinline)) void narrow_qk(const NarrowQkArgs& args) {
     for (int v = 0; v < kKeyVectors && j + v * kLanes < args.num_keys; ++v) {
       F scores[kNarrowLanes];
       for (int lane = 0; lane < args.num_lanes; ++lane) {
-        scores[lane] = mul(dots[lane * kKeyVectors + v], all(args.scale));
+        scores[lane] = mul(dots[lane * kKeyVectors + v].total, all(args.scale));
         row_max[lane] = max(scores[lane], row_max[lane]);
       }
       store_scores(args, j + v * kLanes, scores);
