@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <limits>
 
 namespace sirdar::expression {
 
@@ -14,20 +13,45 @@ bool DeviceValues::Less::operator()(const Node& a, const Node& b) const {
   return key(a) != key(b) ? key(a) < key(b) : bits(a) < bits(b);
 }
 
+namespace {
+
+// Of what an operator is besides its operands.
+Rate rate_of(Op op) {
+  switch (op) {
+    case Op::b:
+    case Op::h:
+    case Op::scalar:
+    case Op::element:
+      return Rate::head;
+    case Op::q:
+    case Op::q_pos:
+      return Rate::row;
+    case Op::k:
+      return Rate::key;
+    case Op::score:
+      return Rate::pair;
+    default:
+      return Rate::constant;
+  }
+}
+
+Rate together(Rate a, Rate b) {
+  const bool is_pair = std::min(a, b) == Rate::row && std::max(a, b) == Rate::key;
+  return is_pair ? Rate::pair : std::max(a, b);
+}
+
+}  // namespace
+
 int32_t DeviceValues::add(const Node& node) {
   const auto [found, is_new] = known_.try_emplace(node, static_cast<int32_t>(values_.size()));
   if (!is_new) return found->second;
   DeviceValue value{.node = node};
-  const bool is_query =
-      node.op == Op::b || node.op == Op::h || node.op == Op::q || node.op == Op::q_pos;
-  const bool is_call = node.op == Op::scalar || node.op == Op::element;
-  const bool is_key = node.op == Op::k || node.op == Op::score;
-  value.rate = is_key ? Rate::pair : is_query || is_call ? Rate::row : Rate::constant;
+  value.rate = rate_of(node.op);
   value.reads_batch = node.op == Op::b;
   value.reads_head = node.op == Op::h;
   for (int i = 0; i < node.num_operands; ++i) {
     const DeviceValue& operand = (*this)[node.operands[i]];
-    value.rate = std::max(value.rate, operand.rate);
+    value.rate = together(value.rate, operand.rate);
     value.reads_batch |= operand.reads_batch;
     value.reads_head |= operand.reads_head;
   }
@@ -114,17 +138,10 @@ DeviceValues::DeviceValues(const Problem& problem, const Modifications& modifica
   if (problem.has_mask_tensor)
     show_where(pair_element(Source::mask, DType::boolean, Type::boolean, problem.mask_axes));
   if (modifications.mask_mod) show_where(add_tree(modifications.mask_mod->tree(), problem, -1));
-  if (problem.has_bias || modifications.score_mod) score_ = leaf(Op::score, Type::real);
-  if (problem.has_bias) {
-    const int32_t bias =
-        pair_element(Source::bias, problem.dtype_bias, Type::real, problem.bias_axes);
-    Node lowest;
-    lowest.type = Type::real;
-    lowest.real = -std::numeric_limits<double>::infinity();
-    show_where(binary(Op::not_equal, Type::boolean, bias, add(lowest)));
-    score_ = binary(Op::add, Type::real, score_, bias);
+  if (modifications.score_mod) {
+    const int32_t score = leaf(Op::score, Type::real);
+    score_ = add_tree(modifications.score_mod->tree(), problem, score);
   }
-  if (modifications.score_mod) score_ = add_tree(modifications.score_mod->tree(), problem, score_);
 }
 
 }  // namespace sirdar::expression

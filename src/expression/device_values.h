@@ -12,7 +12,9 @@ namespace sirdar::expression {
 // How often a value is computed.
 enum class Rate : uint8_t {
   constant,  // literals
-  row,       // once per query, as what it depends on: b, h, q, q_pos
+  head,      // what depends on b, h and scalars alone
+  row,       // once per query: on q or q_pos too
+  key,       // once per key: on k too
   pair,      // once per query and key
 };
 
@@ -24,7 +26,7 @@ struct DeviceValue {
 
 class DeviceValues {
  public:
-  // What the problem's bias and score_mod make of a score, and what all that masks pairs one by one
+  // What the problem's score_mod makes of a score, and what all that masks pairs one by one
   // says of one; -1 where the problem has none.
   DeviceValues(const Problem& problem, const Modifications& modifications);
 

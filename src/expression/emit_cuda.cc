@@ -98,16 +98,18 @@ class Emitter {
     if (!values_.tensors().empty())
       text += fmt::format("  TensorOperand tensors[{}];\n", values_.tensors().size());
     if (num_scalars > 0) text += fmt::format("  float scalars[{}];\n", num_scalars);
-    find_row_results({values_.score(), values_.visible()});
-    text += row_text("Row", "begin_row(int b, int h, int q, int q_pos)");
+    find_inputs({values_.score(), values_.visible()});
+    text += inputs_text("Row", "begin_row(int b, int h, int q, int q_pos)", Scope::row);
+    text += inputs_text("Key", "begin_key(int b, int h, int k)", Scope::key);
     if (values_.score() >= 0) {
-      text += function_text("float score(const Row& row, float score, int k)", values_.score());
+      text += function_text("float score(const Row& row, const Key& key, float score)",
+                            values_.score());
     }
     if (values_.visible() >= 0) {
-      text += function_text("bool visible(const Row& row, int k)", values_.visible());
+      text += function_text("bool visible(const Row& row, const Key& key)", values_.visible());
       is_bounds_ = true;
-      find_row_results({values_.visible()});
-      text += row_text("RowBounds", "begin_row_bounds(const language::Box& box)");
+      find_inputs({values_.visible()});
+      text += inputs_text("RowBounds", "begin_row_bounds(const language::Box& box)", Scope::row);
       text += function_text(
           "language::Truth visible_bounds(const RowBounds& row, const language::Box& box)",
           values_.visible());
@@ -118,10 +120,19 @@ class Emitter {
  private:
   using Marks = std::vector<bool>;
 
-  static bool is_row(const DeviceValue& value) { return value.rate == Rate::row; }
+  // Whose function is being written.
+  enum class Scope : uint8_t { row, key, pair };
 
-  // What a value is computed from, itself included; rows are not looked into if `stops_at_rows`.
-  Marks needed_for(std::vector<int32_t> results, bool stops_at_rows) const {
+  static bool is_row(const DeviceValue& value) {
+    return value.rate == Rate::row || value.rate == Rate::head;
+  }
+  // Bounds have no part for keys: a box has many.
+  bool is_key(const DeviceValue& value) const { return !is_bounds_ && value.rate == Rate::key; }
+  bool is_input(const DeviceValue& value) const { return is_row(value) || is_key(value); }
+
+  // What a value is computed from, itself included; what is known before is not looked into if
+  // `stops_at_inputs`.
+  Marks needed_for(std::vector<int32_t> results, bool stops_at_inputs) const {
     Marks needed(values_.values().size());
     while (!results.empty()) {
       const int32_t at = results.back();
@@ -129,91 +140,99 @@ class Emitter {
       if (needed[static_cast<size_t>(at)]) continue;
       needed[static_cast<size_t>(at)] = true;
       const DeviceValue& value = values_[at];
-      if (stops_at_rows && is_row(value)) continue;
+      if (stops_at_inputs && is_input(value)) continue;
       for (int i = 0; i < value.node.num_operands; ++i) results.push_back(value.node.operands[i]);
     }
     return needed;
   }
 
-  // Of rows, what the pairs' results read.
-  void find_row_results(std::vector<int32_t> results) {
+  // Of rows and of keys, what the pairs' results read.
+  void find_inputs(std::vector<int32_t> results) {
     std::erase(results, -1);
-    row_results_.clear();
+    row_inputs_.clear();
+    key_inputs_.clear();
     const Marks needed = needed_for(results, true);
-    for (size_t at = 0; at < needed.size(); ++at) {
-      if (needed[at] && is_row(values_.values()[at]))
-        row_results_.push_back(static_cast<int32_t>(at));
+    for (size_t i = 0; i < needed.size(); ++i) {
+      const int32_t at = static_cast<int32_t>(i);
+      if (needed[i] && is_row(values_[at])) row_inputs_.push_back(at);
+      if (needed[i] && is_key(values_[at])) key_inputs_.push_back(at);
     }
   }
 
-  std::string row_text(std::string_view type, std::string_view head) const {
+  std::string inputs_text(std::string_view type, std::string_view head, Scope scope) const {
+    const std::vector<int32_t>& inputs = scope == Scope::row ? row_inputs_ : key_inputs_;
     std::string fields, list;
-    for (const int32_t at : row_results_) {
+    for (const int32_t at : inputs) {
       fields += fmt::format("    {} v{};\n", type_text(values_[at].node.type, is_bounds_), at);
       list += fmt::format("{}v{}", list.empty() ? "" : ", ", at);
     }
-    const Marks needed = needed_for(row_results_, false);
     return fmt::format(
         "\n  struct {0} {{\n{2}  }};\n"
         "  SIRDAR_DEVICE {0} {1} const {{\n{3}"
         "    return {{{4}}};\n  }}\n",
-        type, head, fields, statements(needed, false), list);
+        type, head, fields, statements(needed_for(inputs, false), scope), list);
   }
 
   std::string function_text(std::string_view head, int32_t result) const {
     return fmt::format("\n  SIRDAR_DEVICE {} const {{\n{}    return {};\n  }}\n", head,
-                       statements(needed_for({result}, true), true), name(result, true));
+                       statements(needed_for({result}, true), Scope::pair),
+                       name(result, Scope::pair));
   }
 
-  // Declarations of the marked values, in order. In pairs, rows' values are there already.
-  std::string statements(const Marks& needed, bool in_pair) const {
+  // Declarations of the marked values, in order. In pairs, what is known before is there already.
+  std::string statements(const Marks& needed, Scope scope) const {
     std::string text;
     for (size_t i = 0; i < needed.size(); ++i) {
       const int32_t at = static_cast<int32_t>(i);
       const DeviceValue& value = values_[at];
-      if (!needed[i] || is_named(value.node.op) || (in_pair && is_row(value))) continue;
+      const bool is_known = scope == Scope::pair && is_input(value);
+      if (!needed[i] || is_named(value.node.op) || is_known) continue;
       text += fmt::format("    const {} v{} = {};\n", type_text(value.node.type, is_bounds_), at,
-                          expression(value.node, in_pair));
+                          expression(value.node, scope));
     }
     return text;
   }
 
   // Has a name or spelling of its own.
-  static bool is_named(Op op) { return op == Op::literal || op == Op::score || op == Op::k; }
+  bool is_named(Op op) const {
+    return op == Op::literal || op == Op::score || (is_bounds_ && op == Op::k);
+  }
 
-  std::string name(int32_t at, bool in_pair) const {
+  std::string name(int32_t at, Scope scope) const {
     const DeviceValue& value = values_[at];
     if (value.node.op == Op::literal) {
       const std::string text = literal_text(value.node);
       return is_bounds_ ? fmt::format("language::exactly({})", text) : text;
     }
     if (value.node.op == Op::score) return "score";
-    if (value.node.op == Op::k) return is_bounds_ ? "box.k" : "k";
-    return fmt::format("{}v{}", in_pair && is_row(value) ? "row." : "", at);
+    if (is_bounds_ && value.node.op == Op::k) return "box.k";
+    const bool is_known = scope == Scope::pair && is_input(value);
+    return fmt::format("{}v{}", !is_known ? "" : is_row(value) ? "row." : "key.", at);
   }
 
-  std::string arguments(const Node& node, bool in_pair) const {
+  std::string arguments(const Node& node, Scope scope) const {
     std::string text;
     for (int i = 0; i < node.num_operands; ++i)
-      text += (i > 0 ? ", " : "") + name(node.operands[i], in_pair);
+      text += (i > 0 ? ", " : "") + name(node.operands[i], scope);
     return text;
   }
 
-  std::string expression(const Node& node, bool in_pair) const {
-    if (is_bounds_) return bounds_expression(node, in_pair);
-    const auto operand = [&](int i) { return name(node.operands[i], in_pair); };
+  std::string expression(const Node& node, Scope scope) const {
+    if (is_bounds_) return bounds_expression(node, scope);
+    const auto operand = [&](int i) { return name(node.operands[i], scope); };
     switch (node.op) {
       case Op::b:
       case Op::h:
       case Op::q:
       case Op::q_pos:
+      case Op::k:
         return std::string(variable_text(node.op));
       case Op::scalar:
         return fmt::format("scalars[{}]", node.integer);
       case Op::element: {
         const DeviceTensor& tensor = values_.tensors()[static_cast<size_t>(node.integer)];
         return fmt::format("language::read<{}>(tensors[{}], {})", stored_text(tensor.dtype),
-                           node.integer, arguments(node, in_pair));
+                           node.integer, arguments(node, scope));
       }
       case Op::logical_not:
         return fmt::format("!{}", operand(0));
@@ -223,14 +242,13 @@ class Emitter {
         break;
     }
     const std::string_view function = function_of(node);
-    if (!function.empty())
-      return fmt::format("language::{}({})", function, arguments(node, in_pair));
+    if (!function.empty()) return fmt::format("language::{}({})", function, arguments(node, scope));
     if (node.num_operands == 1) return fmt::format("-{}", operand(0));
     return fmt::format("{} {} {}", operand(0), symbol_of(node.op), operand(1));
   }
 
   // The same over ranges; what language/bounds.cuh has no function for may be anything.
-  std::string bounds_expression(const Node& node, bool in_pair) const {
+  std::string bounds_expression(const Node& node, Scope scope) const {
     switch (node.op) {
       case Op::b:
       case Op::h:
@@ -242,16 +260,15 @@ class Emitter {
         return fmt::format("language::exactly(scalars[{}])", node.integer);
       case Op::element: {
         const DeviceTensor& tensor = values_.tensors()[static_cast<size_t>(node.integer)];
-        if (tensor.source == Source::bias) return "language::any_real()";
         return fmt::format("language::read_bounds<{}>(tensors[{}], box, {})",
-                           stored_text(tensor.dtype), node.integer, arguments(node, in_pair));
+                           stored_text(tensor.dtype), node.integer, arguments(node, scope));
       }
       case Op::not_equal:
-        return fmt::format("language::opposite(language::equal({}))", arguments(node, in_pair));
+        return fmt::format("language::opposite(language::equal({}))", arguments(node, scope));
       case Op::greater:
       case Op::greater_equal:
         return fmt::format("language::{}({}, {})", bounds_function(node.op),
-                           name(node.operands[1], in_pair), name(node.operands[0], in_pair));
+                           name(node.operands[1], scope), name(node.operands[0], scope));
       default:
         break;
     }
@@ -261,7 +278,7 @@ class Emitter {
     if (!is_known) return "language::any_real()";
     std::string_view function = bounds_function(node.op);
     if (function.empty()) function = function_of(node);
-    return fmt::format("language::{}({})", function, arguments(node, in_pair));
+    return fmt::format("language::{}({})", function, arguments(node, scope));
   }
 
   static std::string_view bounds_function(Op op) {
@@ -301,14 +318,12 @@ class Emitter {
   }
 
   const DeviceValues& values_;
-  std::vector<int32_t> row_results_;
+  std::vector<int32_t> row_inputs_, key_inputs_;
   bool is_bounds_ = false;
 };
 
 const TensorView& view_of(const DeviceTensor& tensor, const Problem& problem, const Args& args) {
   switch (tensor.source) {
-    case Source::bias:
-      return args.bias;
     case Source::mask:
       return args.mask;
     case Source::document_q:
@@ -327,8 +342,6 @@ const TensorView& view_of(const DeviceTensor& tensor, const Problem& problem, co
 
 std::string name_of(const DeviceTensor& tensor, const Problem& problem) {
   switch (tensor.source) {
-    case Source::bias:
-      return "bias";
     case Source::mask:
       return "mask";
     case Source::document_q:

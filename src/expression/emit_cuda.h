@@ -1,4 +1,4 @@
-// A problem's expressions, bias, documents and boolean mask as one struct of device code, which
+// A problem's expressions, documents and boolean mask as one struct of device code, which
 // NVRTC compiles into a kernel. The text depends on the problem alone, holds no name of the
 // caller's, and is the same every time: kernels are cached by it.
 #pragma once
@@ -14,7 +14,7 @@
 namespace sirdar::expression {
 
 struct DeviceTensor {
-  enum class Source : uint8_t { expression, bias, mask, document_q, document_k };
+  enum class Source : uint8_t { expression, mask, document_q, document_k };
   Source source = Source::expression;
   int32_t place = 0;  // in Problem::tensors, of an expression's
   DType dtype = DType::fp32;
@@ -26,8 +26,8 @@ struct DeviceModification {
   // Of struct Modification, to stand in a namespace of sirdar; needs
   // cuda/expression/modification.cuh.
   std::string definition;
-  bool has_score_mod = false;  // bias or score_mod
-  bool has_mask_mod = false;   // mask_mod, documents, boolean mask, or a bias that may be -inf
+  bool has_score_mod = false;
+  bool has_mask_mod = false;  // mask_mod, documents, boolean mask
   // Whether visibility can differ between sequences of the same lengths, and between heads.
   bool mask_reads_batch = false, mask_reads_head = false;
   std::vector<DeviceTensor> tensors;  // in the order of the struct

@@ -74,5 +74,30 @@ TEST(EmulatedForward, WideHeadsFromOneQueryBuffer) {
       {.batch = 2, .num_heads = 1, .seqlen_q = 130, .seqlen_k = 170, .seqused_k = {170, 101}});
 }
 
+// Keys that some rows of a tile do not see, whose values are NaN and infinite: those rows' results
+// are what they are without them, whether they leave by TMA or by ordinary stores.
+TEST(EmulatedForward, HiddenValuesThatAreNotFinite) {
+  constexpr ForwardConfig staged{.head_dim = 64,
+                                 .head_dim_v = 72,
+                                 .block_n = 64,
+                                 .num_stages_v = 3,
+                                 .mask = MaskForm::upper,
+                                 .trim = 1,
+                                 .writes_lse = true};
+  expect_right<staged>({.num_heads = 2,
+                        .group_size = 2,
+                        .seqlen_q = 128,
+                        .seqlen_k = 200,
+                        .is_causal = true,
+                        .lost_keys = {130, 199}});
+  constexpr ForwardConfig unstaged{.element = Element::fp16,
+                                   .head_dim = 64,
+                                   .head_dim_v = 64,
+                                   .num_q_buffers = 1,
+                                   .mask = MaskForm::interval};
+  expect_right<unstaged>(
+      {.num_heads = 1, .seqlen_q = 140, .seqlen_k = 140, .window_left = 50, .lost_keys = {60}});
+}
+
 }  // namespace
 }  // namespace sirdar::emulator_tests

@@ -22,7 +22,7 @@ void expect_noticed(const std::string& name, const ForwardProblem& problem,
                     const Modification& modification = {}) {
   if (test::kIsSanitized && name != "causal") GTEST_SKIP() << "one case looks at the emulator";
   ForwardRun run(config, problem);
-  if constexpr (config.has_cover) {
+  if constexpr (config.has_mask_mod) {
     ASSERT_EQ((run_cover<config>(run, modification)), "");
   }
   PlantedCase planted;
@@ -98,8 +98,7 @@ TEST(PlantedForward, Cover) {
                                  .softmax = sm90::Softmax::conditional,
                                  .has_logits = true,
                                  .has_score_mod = true,
-                                 .has_mask_mod = true,
-                                 .has_cover = true};
+                                 .has_mask_mod = true};
   ForwardProblem problem{
       .num_heads = 2, .seqlen_q = 200, .seqlen_k = 600, .document = 130, .blocks = 1};
   const Documents documents(problem);

@@ -99,8 +99,6 @@ TEST(EmittedExpressions, ScoresLieWithinTheStatedRounding) {
           << samples[i].device.definition << "q " << point.q << " q_pos " << point.q_pos << " k "
           << point.k << " score " << point.score << ": " << value << " in [" << bounds.real.lo
           << ", " << bounds.real.hi << "]";
-      const float modified = code.modified(i, samples[i].bytes.data(), point);
-      ASSERT_TRUE(modified == value || (std::isnan(modified) && std::isnan(value)));
     }
   }
 }
@@ -120,8 +118,6 @@ void expect_masks(const std::vector<Sample>& samples, const EmittedCode& code) {
             << samples[i].text << "\n"
             << samples[i].device.definition;
       }
-      const float modified = code.modified(i, samples[i].bytes.data(), point);
-      ASSERT_EQ(modified == -INFINITY, !value || point.score == -INFINITY);
     }
   }
 }

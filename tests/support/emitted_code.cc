@@ -30,21 +30,20 @@ auto row_of(const M& m, const Point& p) {
   return m.begin_row(p.b, p.h, p.q, p.q_pos);
 }
 template <class M>
+auto key_of(const M& m, const Point& p) {
+  return m.begin_key(p.b, p.h, p.k);
+}
+template <class M>
 float score_of(const void* bytes, const Point& p) {
   const M m = read_from<M>(bytes);
-  if constexpr (M::kScores) return m.score(row_of(m, p), p.score, p.k);
+  if constexpr (M::kScores) return m.score(row_of(m, p), key_of(m, p), p.score);
   return p.score;
 }
 template <class M>
 bool visible_of(const void* bytes, const Point& p) {
   const M m = read_from<M>(bytes);
-  if constexpr (M::kMasks) return m.visible(row_of(m, p), p.k);
+  if constexpr (M::kMasks) return m.visible(row_of(m, p), key_of(m, p));
   return true;
-}
-template <class M>
-float modified_of(const void* bytes, const Point& p) {
-  const M m = read_from<M>(bytes);
-  return sirdar::language::modified<true>(m, row_of(m, p), p.score, p.k);
 }
 struct Box {
   int b, h, q[2], q_pos[2], k[2];
@@ -81,7 +80,6 @@ static_assert(sizeof(M{0}) == {2});
 extern "C" float score_{0}(const void* m, const Point* p) {{ return score_of<M{0}>(m, *p); }}
 extern "C" bool visible_{0}(const void* m, const Point* p) {{ return visible_of<M{0}>(m, *p); }}
 extern "C" int cover_{0}(const void* m, const Box* box) {{ return cover_of<M{0}>(m, *box); }}
-extern "C" float modified_{0}(const void* m, const Point* p) {{ return modified_of<M{0}>(m, *p); }}
 )",
                         i, modifications[i].definition, modifications[i].num_bytes());
   }
@@ -130,9 +128,6 @@ Cover EmittedCode::cover(size_t place, const std::byte* bytes, const expression:
                            {narrow(box.k.begin), narrow(box.k.end - 1)}};
   const int seen = function<int(const void*, const EmittedBox*)>("cover", place)(bytes, &emitted);
   return seen == 1 ? Cover::all : seen == 2 ? Cover::none : Cover::part;
-}
-float EmittedCode::modified(size_t place, const std::byte* bytes, const EmittedPoint& point) const {
-  return function<float(const void*, const EmittedPoint*)>("modified", place)(bytes, &point);
 }
 
 }  // namespace sirdar::testing

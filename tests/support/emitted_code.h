@@ -28,8 +28,6 @@ class EmittedCode {
   bool visible(size_t place, const std::byte* bytes, const EmittedPoint& point) const;
   // What of the box, of one head, is visible by its mask.
   Cover cover(size_t place, const std::byte* bytes, const expression::Box& box) const;
-  // What the kernels make of both.
-  float modified(size_t place, const std::byte* bytes, const EmittedPoint& point) const;
 
  private:
   template <class F>

@@ -40,8 +40,16 @@ TEST(ExpressionEmit, WhatDependsOnTheQueryStandsApart) {
     return {v2, v3};
   }
 
-  SIRDAR_DEVICE float score(const Row& row, float score, int k) const {
-    const int v5 = language::subtract(row.v3, k);
+  struct Key {
+    int v4;
+  };
+  SIRDAR_DEVICE Key begin_key(int b, int h, int k) const {
+    const int v4 = k;
+    return {v4};
+  }
+
+  SIRDAR_DEVICE float score(const Row& row, const Key& key, float score) const {
+    const int v5 = language::subtract(row.v3, key.v4);
     const int v6 = language::absolute(v5);
     const float v7 = language::to_real(v6);
     const float v8 = row.v2 * v7;

@@ -4,8 +4,10 @@
 //   static constexpr bool kScores, kMasks;
 //   struct Row;                                                what depends on the query alone
 //   Row begin_row(int b, int h, int q, int q_pos) const;
-//   float score(const Row&, float score, int k) const;         where kScores; natural-log units
-//   bool visible(const Row&, int k) const;                     where kMasks
+//   struct Key;                                                and on the key alone
+//   Key begin_key(int b, int h, int k) const;
+//   float score(const Row&, const Key&, float score) const;    where kScores; natural-log units
+//   bool visible(const Row&, const Key&) const;                where kMasks
 //   struct RowBounds;                                          and the same over a box:
 //   RowBounds begin_row_bounds(const Box&) const;
 //   Truth visible_bounds(const RowBounds&, const Box&) const;
@@ -21,16 +23,5 @@ namespace sirdar::language {
 struct NoModification {
   static constexpr bool kScores = false, kMasks = false;
 };
-
-// The logit of one pair; -inf where it is hidden. Nothing is hidden where the caller knows so.
-template <bool kHides, class Modification>
-SIRDAR_DEVICE float modified(const Modification& modification,
-                             const typename Modification::Row& row, float score, int k) {
-  float logit = score;
-  if constexpr (Modification::kScores) logit = modification.score(row, score, k);
-  if constexpr (kHides && Modification::kMasks)
-    logit = modification.visible(row, k) ? logit : -kInfinity;
-  return logit;
-}
 
 }  // namespace sirdar::language

@@ -23,6 +23,8 @@ inline float reciprocal_approx(float x) { return flushed(1.0f / flushed(x)); }
 inline float rsqrt_approx(float x) { return flushed(1.0f / std::sqrt(flushed(x))); }
 inline float floor_of(float x) { return std::floor(x); }
 
+inline float min_of(float a, float b) { return std::fmin(a, b); }
+inline float absolute(float x) { return std::fabs(x); }
 inline float max_of(float a, float b) { return std::fmax(a, b); }
 inline float max_or_nan(float a, float b) { return std::isnan(a) || a > b ? a : b; }
 inline float min_or_nan(float a, float b) { return std::isnan(a) || a < b ? a : b; }

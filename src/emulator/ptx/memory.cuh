@@ -12,6 +12,10 @@ inline void store_shared(uint32_t dst, Int4 value, Here here = Here::current()) 
   if (machine().enter(Op::kStoreShared, here) == Change::kLeftOut) return;
   machine().write_shared(dst, &value, sizeof value);
 }
+inline void store_shared(uint32_t dst, uint32_t value, Here here = Here::current()) {
+  if (machine().enter(Op::kStoreShared, here) == Change::kLeftOut) return;
+  machine().write_shared(dst, &value, sizeof value);
+}
 inline Int4 load_shared_int4(uint32_t src, Here here = Here::current()) {
   machine().enter(Op::kLoadShared, here);
   Int4 value;
@@ -23,6 +27,15 @@ template <class T>
 inline T load_constant(const T* address) {
   return *address;
 }
+
+struct Float2 {
+  float x, y;
+};
+inline Float2 load_constant_float2(const void* address) {
+  return *static_cast<const Float2*>(address);
+}
+
+inline void prefetch_l2(const void*) {}
 
 inline int atomic_add(int* address, int value, Here here = Here::current()) {
   machine().enter(Op::kAtomic, here);

@@ -17,6 +17,16 @@ inline float shfl_xor(float value, int lane_mask, Here here = Here::current()) {
   return __builtin_bit_cast(float, shfl_xor(__builtin_bit_cast(uint32_t, value), lane_mask, here));
 }
 
+inline uint32_t shfl(uint32_t value, int lane, Here here = Here::current()) {
+  const Change change = machine().enter(Op::kShfl, here);
+  if (change == Change::kLeftOut) return value;
+  return emulator::shfl(~0u, value, change == Change::kOther ? lane ^ 4 : lane);
+}
+
+inline uint32_t ballot_sync(bool predicate, Here here = Here::current()) {
+  const Change change = machine().enter(Op::kVote, here);
+  return emulator::ballot(~0u, predicate) ^ (change == Change::kFlipped ? ~0u : 0u);
+}
 inline bool any_sync(bool predicate, Here here = Here::current()) {
   const Change change = machine().enter(Op::kVote, here);
   return (emulator::ballot(~0u, predicate) != 0) != (change == Change::kFlipped);

@@ -15,7 +15,6 @@ struct Modification {
   TensorOperand tensors[3];
 
   struct Row {
-    int v0;
     int v4;
     float v8;
     int v9;
@@ -23,15 +22,20 @@ struct Modification {
   inline Row begin_row(int b, int h, int q, int q_pos) const {
     const int v4 = language::read<int>(tensors[0], b, q);
     const float v8 = language::read<float>(tensors[2], h);
-    return {b, v4, v8, q_pos};
+    return {v4, v8, q_pos};
   }
-  inline float score(const Row& row, float score, int k) const {
-    const int v10 = language::absolute(language::subtract(row.v9, k));
+  struct Key {
+    int v3;
+    int v5;
+  };
+  inline Key begin_key(int b, int, int k) const {
+    return {language::read<int>(tensors[1], b, k), k};
+  }
+  inline float score(const Row& row, const Key& key, float score) const {
+    const int v10 = language::absolute(language::subtract(row.v9, key.v5));
     return score - row.v8 * language::to_real(v10);
   }
-  inline bool visible(const Row& row, int k) const {
-    return row.v4 == language::read<int>(tensors[1], row.v0, k);
-  }
+  inline bool visible(const Row& row, const Key& key) const { return row.v4 == key.v3; }
 
   struct RowBounds {
     language::IntRange v0;

@@ -82,7 +82,7 @@ emulator::Report EmulatedCall::run(uint64_t seed, int blocks) {
   const expression::DeviceModification modification = sm90::modification_of(kernels_.problem);
   const std::vector<std::byte> bytes =
       value_or_throw(sm90::modified_params(params_, modification, kernels_.problem, call_.args()));
-  if (kernels_.config.has_cover) {
+  if (kernels_.config.has_mask_mod) {
     const emulator::Report report =
         launch(kernels_.sources.front(),
                sm90::num_cover_blocks(params_.cover, params_.num_blocks_m), seed, bytes.data());

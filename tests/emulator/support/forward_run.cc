@@ -68,6 +68,13 @@ void ForwardRun::fill_inputs() {
   fill(q_, problem_.input_scale);
   fill(k_, problem_.input_scale);
   fill(v_, 1.0f);
+  for (const int key : problem_.lost_keys) {
+    const size_t row = static_cast<size_t>(v_.heads) * static_cast<size_t>(v_.width);
+    for (size_t i = 0; i < row; ++i) {
+      const float value = i % 2 == 0 ? NAN : INFINITY;
+      v_.data[static_cast<size_t>(key) * row + i] = narrow(value, config_.element);
+    }
+  }
   for (size_t b = 0; b < problem_.seqused_k.size(); ++b) {  // what nobody may see is NaN
     for (Tensor16* tensor : {&k_, &v_}) {
       const size_t row = static_cast<size_t>(tensor->heads) * tensor->width;
@@ -89,6 +96,13 @@ void ForwardRun::fill_params() {
   out_.make_map(p.out, problem.batch, 64, config_.element);
   const long long width = out_.width, heads = out_.heads;
   p.out_rows = {out_.data.data(), problem.seqlen_q * heads * width, heads * width, width};
+  const auto rows_of = [](Tensor16& tensor) -> sm90::RowView {
+    const long long row = static_cast<long long>(tensor.heads) * tensor.width;
+    return {tensor.data.data(), tensor.rows * row, row, tensor.width};
+  };
+  p.q_rows = rows_of(q_);
+  p.k_rows = rows_of(k_);
+  p.v_rows = rows_of(v_);
   p.lse = {lse_.data(), heads * problem.seqlen_q, 1, problem.seqlen_q};
   if (config_.has_lengths) p.seqused_k = {problem.seqused_k.data(), 1};
   p.counter = counter_;
@@ -154,10 +168,10 @@ void ForwardRun::compute_expected() {
         }
         for (int d = 0; d < width; ++d) {
           double value = 0;
-          for (int key = 0; key < problem_.seqlen_k; ++key)
-            if (weights[static_cast<size_t>(key)] > 0)  // NaN where nobody may look
-              value +=
-                  weights[static_cast<size_t>(key)] * double{v_.at(b, key, kv, d, config_.element)};
+          for (int key = 0; key < problem_.seqlen_k; ++key) {
+            const double weight = weights[static_cast<size_t>(key)];
+            if (weight > 0) value += weight * double{v_.at(b, key, kv, d, config_.element)};
+          }
           expected_.push_back(sum == 0 ? 0 : value / sum);
         }
         expected_lse_.push_back(sum == 0 ? -HUGE_VAL : top + std::log(sum));
@@ -206,7 +220,9 @@ std::string ForwardRun::wrong() const {
       for (int h = 0; h < problem_.num_heads; ++h) {
         for (int d = 0; d < config_.head_dim_v; ++d, ++at) {
           const double value = double{out_.at(b, row, h, d, config_.element)};
-          if (!(std::fabs(value - expected_[at]) <= bound))
+          const double expected = expected_[at];
+          const bool is_same = value == expected || (std::isnan(value) && std::isnan(expected));
+          if (!is_same && !(std::fabs(value - expected) <= bound))
             return fmt::format("out[{}, {}, {}, {}] is {}, not {}", b, row, h, d, value,
                                expected_[at]);
         }

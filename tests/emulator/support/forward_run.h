@@ -21,9 +21,10 @@ struct ForwardProblem {
   std::vector<int> seqused_k{};  // with has_lengths: keys of each batch
   // What becomes of a logit at b, h, q, k; -inf: hidden. Empty: nothing.
   std::function<double(double, int, int, int, int)> modify{};
-  int document = 70;         // of tests that have documents: their length
-  float input_scale = 1.0f;  // of Q and K: large ones leave the guarded range
-  int blocks = 2;            // of the grid, at most one per item
+  int document = 70;             // of tests that have documents: their length
+  std::vector<int> lost_keys{};  // whose values are NaN in even columns, infinite in odd ones
+  float input_scale = 1.0f;      // of Q and K: large ones leave the guarded range
+  int blocks = 2;                // of the grid, at most one per item
   uint64_t data_seed = 1;
 };
 

@@ -48,6 +48,8 @@ SIRDAR_DEVICE float min_or_nan(float a, float b) {
   asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
   return y;
 }
+SIRDAR_DEVICE float min_of(float a, float b) { return fminf(a, b); }
+SIRDAR_DEVICE float absolute(float x) { return fabsf(x); }
 SIRDAR_DEVICE float fma_of(float a, float b, float c) { return fmaf(a, b, c); }
 SIRDAR_DEVICE int min_of(int a, int b) { return a < b ? a : b; }
 SIRDAR_DEVICE int max_of(int a, int b) { return a < b ? b : a; }

@@ -15,6 +15,9 @@ SIRDAR_DEVICE void store_shared(uint32_t dst, Int4 value) {  // dst 16-byte alig
                "r"(value.z), "r"(value.w)
                : "memory");
 }
+SIRDAR_DEVICE void store_shared(uint32_t dst, uint32_t value) {  // dst 4-byte aligned
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(dst), "r"(value) : "memory");
+}
 SIRDAR_DEVICE Int4 load_shared_int4(uint32_t src) {  // src 16-byte aligned
   Int4 value;
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
@@ -28,6 +31,19 @@ SIRDAR_DEVICE Int4 load_shared_int4(uint32_t src) {  // src 16-byte aligned
 template <class T>
 SIRDAR_DEVICE T load_constant(const T* address) {
   return __ldg(address);
+}
+
+struct Float2 {
+  float x, y;
+};
+SIRDAR_DEVICE Float2 load_constant_float2(const void* address) {  // 8-byte aligned
+  const float2 value = __ldg(static_cast<const float2*>(address));
+  return {value.x, value.y};
+}
+
+// A hint: the line of global memory is going to be read.
+SIRDAR_DEVICE void prefetch_l2(const void* address) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 }
 
 // Returns the old value; relaxed, GPU scope.

@@ -13,6 +13,10 @@ SIRDAR_DEVICE uint32_t shfl_xor(uint32_t value, int lane_mask) {
   return __shfl_xor_sync(~0u, value, lane_mask);
 }
 
+SIRDAR_DEVICE uint32_t shfl(uint32_t value, int lane) { return __shfl_sync(~0u, value, lane); }
+
+// Bit i: what lane i says.
+SIRDAR_DEVICE uint32_t ballot_sync(bool predicate) { return __ballot_sync(~0u, predicate); }
 SIRDAR_DEVICE bool any_sync(bool predicate) { return __any_sync(~0u, predicate) != 0; }
 
 }  // namespace sirdar::ptx

@@ -115,6 +115,9 @@ void add_rows(const Problem& problem, const Args& args, ForwardParams& params) {
   params.seqused_q = int_view(query.seqused);
   params.seqused_k = int_view(key.seqused);
   params.out_rows = row_view(args.out, row_map(args.out, problem.layout_q));
+  params.q_rows = row_view(args.q, row_map(args.q, problem.layout_q));
+  params.k_rows = row_view(args.k, row_map(args.k, problem.layout_kv));
+  params.v_rows = row_view(args.v, row_map(args.v, problem.layout_kv));
   params.lse = row_view(args.lse, row_statistics_map(args.lse, problem.layout_q));
   params.max_logit = row_view(args.max_logit, row_statistics_map(args.max_logit, problem.layout_q));
 }
@@ -134,11 +137,30 @@ void add_logits(const Problem& problem, const ForwardConfig& config, const Args&
   }
 }
 
+void add_bias(const Problem& problem, const Args& args, ForwardParams& params) {
+  if (!problem.has_bias) return;
+  const TensorView& view = args.bias;
+  BiasView& bias = params.bias;
+  if (std::count(view.shape.begin(), view.shape.end(), 0) > 0) {
+    bias.data = args.q.data;  // read from, for nothing: there are no keys
+    return;
+  }
+  bias.data = view.data;
+  bias.stride_batch = stride_or_zero(view, 0);
+  bias.stride_head = stride_or_zero(view, 1);
+  bias.stride_row = stride_or_zero(view, 2);
+  bias.stride_key = stride_or_zero(view, 3);
+  const int64_t strides = bias.stride_batch | bias.stride_head | bias.stride_row;
+  const auto pair_bytes = static_cast<uintptr_t>(2 * size_bytes(view.dtype));
+  bias.reads_pairs = bias.stride_key == 1 && strides % 2 == 0 &&
+                     reinterpret_cast<uintptr_t>(view.data) % pair_bytes == 0;
+}
+
 }  // namespace
 
 bool draws_tickets(const ForwardConfig& config) {
   return config.is_persistent && config.draws_items && config.cluster_size == 1 &&
-         (config.mask != MaskForm::full || config.has_lengths || config.has_cover);
+         (config.mask != MaskForm::full || config.has_lengths || config.has_mask_mod);
 }
 
 Result<ForwardParams> make_params(const Problem& problem, const ForwardConfig& config,
@@ -150,6 +172,7 @@ Result<ForwardParams> make_params(const Problem& problem, const ForwardConfig& c
   add_mask(problem, params);
   add_work(problem, config, params);
   add_logits(problem, config, args, params);
+  add_bias(problem, args, params);
   return params;
 }
 

@@ -10,6 +10,13 @@ MaskForm mask_form(const Mask& mask) {
   return mask.is_causal || mask.window_right ? MaskForm::upper : MaskForm::full;
 }
 
+Bias bias_form(const Problem& problem) {
+  if (!problem.has_bias) return Bias::none;
+  return problem.dtype_bias == DType::bf16   ? Bias::bf16
+         : problem.dtype_bias == DType::fp16 ? Bias::fp16
+                                             : Bias::fp32;
+}
+
 // Tile shapes are measured rows (README.md, "Tried and rejected"): rows by keys, stages, Q buffers.
 void shape_narrow(ForwardConfig& config, const Problem& problem) {
   const bool is_long = config.mask == MaskForm::full && problem.seqlen_k >= 8192 &&
@@ -29,6 +36,11 @@ void shape_narrow(ForwardConfig& config, const Problem& problem) {
 }
 
 void shape_middle(ForwardConfig& config) {
+  if (config.bias == Bias::fp32) {  // 128 keys of it do not fit the registers
+    config.block_n = 64;
+    config.num_stages_k = config.num_stages_v = 4;
+    return;
+  }
   config.block_n = 128;
   config.num_stages_v = 2;
   if (config.mask == MaskForm::full) {
@@ -37,11 +49,7 @@ void shape_middle(ForwardConfig& config) {
   }
   config.num_stages_k = 2;
   config.num_q_buffers = 3;
-  // Beside anything else half blocks make ptxas serialise the products, in one shape or another.
-  const bool is_plain =
-      !config.has_sink && !config.has_lengths && !config.has_logits && config.head_dim_v > 64;
-  const int trim = is_plain ? 2 : 1;
-  config.trim = config.mask == MaskForm::upper ? trim : 0;
+  config.trim = config.mask == MaskForm::upper ? 1 : 0;
 }
 
 void shape_wide(ForwardConfig& config) {
@@ -75,19 +83,19 @@ ForwardConfig choose_config(const Problem& problem) {
   const bool sees_no_later_key = mask.is_causal || mask.window_right == 0;
   config.is_alibi_one_sided =
       config.has_alibi && sees_no_later_key && mask.alignment == Alignment::bottom_right;
-  config.has_score_mod = problem.has_bias || !problem.score_mod.empty();
-  config.has_cover = problem.has_document || problem.has_mask_tensor || !problem.mask_mod.empty();
-  config.has_mask_mod = config.has_cover || problem.has_bias;  // -inf hides
+  config.bias = bias_form(problem);
+  config.has_score_mod = !problem.score_mod.empty();
+  config.has_mask_mod =
+      problem.has_document || problem.has_mask_tensor || !problem.mask_mod.empty();
   // A reference taken as the maximum score times the scale wants a positive scale.
-  config.has_logits =
-      config.has_softcap || config.has_alibi || config.has_score_mod || !(problem.scale() > 0);
+  config.has_logits = config.has_softcap || config.has_alibi || problem.has_bias ||
+                      config.has_score_mod || !(problem.scale() > 0);
   config.has_sink = problem.has_sink;
   config.writes_lse = problem.needs_lse;
   config.writes_max_logit = problem.needs_max_logit;
-  // Guarded, the modification stands in the kernel twice more, and rows that see nothing of a block
-  // need the repair.
-  const bool is_modified = config.has_score_mod || config.has_mask_mod;
-  if (is_modified) config.softmax = Softmax::conditional;
+  const bool is_modified = config.has_score_mod || config.has_mask_mod || config.bias != Bias::none;
+  // Guarded, the caller's expression stands in the kernel twice more.
+  if (config.has_score_mod) config.softmax = Softmax::conditional;
   if (problem.needs_max_logit) config.softmax = Softmax::classic;
   const int64_t widest = std::max(problem.head_dim, problem.value_dim());
   // Four warpgroups have no registers for a modification.
@@ -116,6 +124,7 @@ std::string entry_name(const ForwardConfig& config) {
   if (config.has_lengths) name += "_lengths";
   if (config.has_softcap) name += "_softcap";
   if (config.has_alibi) name += "_alibi";
+  if (config.bias != Bias::none) name += "_bias";
   if (config.has_sink) name += "_sink";
   if (config.writes_lse) name += "_lse";
   if (config.writes_max_logit) name += "_max_logit";

@@ -25,6 +25,9 @@ enum class MaskForm : int { full, upper, interval };
 //   in_sections    the same within sections of heads whose K and V stay in L2
 enum class Order : int { by_head, longest_first, in_sections };
 
+// What a bias is stored as.
+enum class Bias : int { none, fp32, bf16, fp16 };
+
 struct ForwardConfig {
   Element element = Element::bf16;
   int head_dim = 128, head_dim_v = 128;  // multiples of 8 up to 256
@@ -53,9 +56,9 @@ struct ForwardConfig {
   bool has_softcap = false;  //   soft-capped
   bool has_alibi = false;    //   plus a slope times the distance
   bool is_alibi_one_sided = false;  //   of pairs whose key is never behind the query
-  bool has_score_mod = false;       //   what a bias and the caller's expression make of them
-  bool has_mask_mod = false;        // pairs are hidden one by one: expression, ids or a tensor
-  bool has_cover = false;           //   and what that does to key blocks is known: CoverView
+  Bias bias = Bias::none;           //   plus a tensor's
+  bool has_score_mod = false;       //   what the caller's expression makes of them
+  bool has_mask_mod = false;        // pairs are hidden by an expression, ids or a tensor
   bool has_sink = false;            // one more logit per head, which has no value
   bool writes_lse = false;
   bool writes_max_logit = false;
@@ -90,9 +93,9 @@ constexpr void fields(C& c, Visit visit) {
   visit("has_softcap", c.has_softcap);
   visit("has_alibi", c.has_alibi);
   visit("is_alibi_one_sided", c.is_alibi_one_sided);
+  visit("bias", c.bias);
   visit("has_score_mod", c.has_score_mod);
   visit("has_mask_mod", c.has_mask_mod);
-  visit("has_cover", c.has_cover);
   visit("has_sink", c.has_sink);
   visit("writes_lse", c.writes_lse);
   visit("writes_max_logit", c.writes_max_logit);
@@ -162,11 +165,11 @@ constexpr bool is_valid(const ForwardConfig& c) {
   const bool ring_is_deep_enough =
       c.trim == 0 || c.num_stages_v > (block_m(c) - 64 + c.block_n - 1) / c.block_n;
   // Both blocks of a cluster walk the same key blocks, so that their rings move together.
-  const bool may_share = c.cluster_size == 2 && !c.has_lengths && !c.has_cover && c.trim == 0;
+  const bool may_share = c.cluster_size == 2 && !c.has_lengths && !c.has_mask_mod && c.trim == 0;
   return (c.cluster_size == 1 || may_share) && c.num_polynomial >= 0 && c.num_polynomial <= 16 &&
          c.block_n % 16 == 0 && c.block_n <= 256 && c.head_dim % 8 == 0 && c.head_dim_v % 8 == 0 &&
-         ring_is_deep_enough && (c.has_logits || !c.has_score_mod) &&
-         (!c.has_cover || (c.has_mask_mod && c.trim == 0)) &&
+         ring_is_deep_enough && (c.has_logits || (!c.has_score_mod && c.bias == Bias::none)) &&
+         (!c.has_mask_mod || (c.block_n % 32 == 0 && c.trim == 0)) &&
          (c.trim == 0 || c.mask == MaskForm::upper) && shared_bytes(c) <= 232448;
 }
 

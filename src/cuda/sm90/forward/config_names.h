@@ -29,6 +29,11 @@ struct EnumWords<Order> {
   static constexpr std::string_view kWords[] = {"by_head", "longest_first", "in_sections"};
 };
 
+template <>
+struct EnumWords<Bias> {
+  static constexpr std::string_view kWords[] = {"none", "fp32", "bf16", "fp16"};
+};
+
 template <class E>
 requires requires { EnumWords<E>::kWords; }
 std::string field_text(E value) {

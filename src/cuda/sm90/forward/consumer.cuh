@@ -3,12 +3,21 @@
 // by V, and the first scores of an item with the last product of the item before it.
 #pragma once
 
+#include "cuda/sm90/forward/bias.cuh"
 #include "cuda/sm90/forward/cover.cuh"
+#include "cuda/sm90/forward/exact.cuh"
 #include "cuda/sm90/forward/modify.cuh"
 #include "cuda/sm90/forward/shared.cuh"
 #include "cuda/sm90/forward/softmax.cuh"
 
 namespace sirdar::sm90 {
+
+// What the logits of one score tile are made of besides the scores.
+template <ForwardConfig config>
+struct LogitTerms {
+  BiasTile<config.bias, config.block_n> bias;
+  SeenKeys<config.has_mask_mod ? config.block_n : 0> seen;
+};
 
 template <bool kValue>
 struct Flag {
@@ -25,7 +34,11 @@ struct Consumer {
       config.element == Element::bf16 ? ptx::MmaType::bf16 : ptx::MmaType::f16;
   static constexpr bool kHasLo = config.mask == MaskForm::interval;
   static constexpr bool kStagesOut = config.num_q_buffers > 1;
+  using Terms = LogitTerms<config>;
   static constexpr int kThreshold = config.softmax == Softmax::conditional ? 8 : 0;
+  // In the guarded loop, whose exponentials need no logits before.
+  static constexpr bool kAddsAlibiLast =
+      config.has_alibi && !config.has_softcap && config.bias == Bias::none && !config.has_score_mod;
   // A warpgroup whose items overflowed this often takes the running maximum for the rest of one.
   static constexpr int kPatience = 1;
 
@@ -198,55 +211,73 @@ struct Consumer {
 
   // ---- softmax
 
-  // Scores to logits, in natural-log units, and the masks that are expressions or tensors.
-  // kHides: of a block that may have hidden pairs.
-  template <bool kHides, int kCount>
-  SIRDAR_DEVICE void make_logits(float (&s_)[kCount], const WorkItem& of, int block) {
-    if constexpr (config.has_logits) add_terms(s_, of, block);
-    if constexpr (config.has_score_mod || (config.has_mask_mod && kHides)) {
-      modify_scores<kHides>(modification, of, thread_row(of), block * kN + 2 * (lane % 4), s_);
+  // What logits are made of besides scores. A bias is asked for before the products are issued,
+  // and the tile that is walked next from memory; masks are looked at while they run.
+  SIRDAR_DEVICE void load_bias(const WorkItem& of, int block, Terms& terms) const {
+    if constexpr (config.bias != Bias::none) {
+      terms.bias.load(params.bias, of, thread_row(of), block * kN, lane);
+      if (block > of.first_block) {
+        terms.bias.prefetch(params.bias, of, first_row(of) + 16 * warp + lane / 2, (block - 1) * kN,
+                            lane % 2);
+      }
     }
+  }
+  template <bool kHides>
+  SIRDAR_DEVICE void find_seen(const WorkItem& of, int block, Terms& terms) const {
+    if constexpr (config.has_mask_mod && kHides) {
+      terms.seen.find(modification, of, first_row(of) + 16 * warp, block * kN, lane);
+    }
+  }
+
+  // Scores to logits, in natural-log units, and the masks that are expressions or tensors.
+  template <bool kHides, int kCount>
+  SIRDAR_DEVICE void make_logits(float (&s_)[kCount], const WorkItem& of, int block,
+                                 const Terms& terms) const {
+    if constexpr (config.has_logits) add_terms(s_, of, block);
+    if constexpr (config.bias != Bias::none) terms.bias.add(s_);
+    if constexpr (config.has_score_mod) {
+      modify_scores(modification, of, thread_row(of), block * kN + 2 * (lane % 4), s_);
+    }
+    if constexpr (config.has_mask_mod && kHides) terms.seen.hide(s_);
   }
 
   // Scale, soft-cap, ALiBi.
   template <int kCount>
-  SIRDAR_DEVICE void add_terms(float (&s_)[kCount], const WorkItem& of, int block) {
-    float slope = 0;
-    if constexpr (config.has_alibi) {
-      slope =
-          params.alibi[of.batch * params.stride_alibi_batch + of.head * params.stride_alibi_head];
+  SIRDAR_DEVICE void add_terms(float (&s_)[kCount], const WorkItem& of, int block) const {
+    if constexpr (config.has_softcap) {
+      cap_scores(s_, params.scale_log2, params.softcap);
+    } else {
+      SIRDAR_UNROLL
+      for (int i = 0; i < kCount; ++i) s_[i] *= params.scale_log2;
     }
+    if constexpr (config.has_alibi) add_alibi(s_, of, block);
+  }
+
+  SIRDAR_DEVICE AlibiRows alibi_rows(const WorkItem& of, int block, float unit) const {
+    const float slope =
+        params.alibi[of.batch * params.stride_alibi_batch + of.head * params.stride_alibi_head];
     // q_pos - k for this thread's upper row and first column.
-    const float distance = static_cast<float>(thread_row(of) + of.seqlen_k - of.seqlen_q -
-                                              block * kN - 2 * (lane % 4));
+    const int distance = thread_row(of) + of.seqlen_k - of.seqlen_q - block * kN - 2 * (lane % 4);
+    return {slope * unit, static_cast<float>(distance), static_cast<float>(distance + 8)};
+  }
+
+  template <int kCount>
+  SIRDAR_DEVICE void add_alibi(float (&s_)[kCount], const WorkItem& of, int block) const {
+    const AlibiRows alibi = alibi_rows(of, block, 1.0f);
     SIRDAR_UNROLL
     for (int i = 0; i < kCount; ++i) {
-      float x = s_[i] * params.scale_log2;
-      if constexpr (config.has_softcap) {
-        // tanh(y) = 1 - 2 / (1 + e^2y): saturates at both ends, NaN stays NaN.
-        const float e = ptx::exp2_approx(x * (2 * kLog2e / params.softcap));
-        x = params.softcap - 2 * params.softcap * ptx::reciprocal_approx(1.0f + e);
-      }
-      if constexpr (config.has_alibi) {
-        const float step = static_cast<float>((is_lower_row(i) ? 8 : 0) - column_of(i));
-        if constexpr (config.is_alibi_one_sided) {
-          x -= ptx::fma_of(slope, step, slope * distance);
-        } else {
-          const float d = distance + step;
-          x -= slope * (d < 0 ? -d : d);
-        }
-      }
-      s_[i] = x;
+      s_[i] += alibi.template at<config.is_alibi_one_sided>(i, {0, 0});
     }
   }
 
   // The first block of an item: an exact maximum, and all the masks there are.
   template <class Half>
-  SIRDAR_DEVICE void first_softmax(const WorkItem& of, int blocks, RowState& state, Half) {
+  SIRDAR_DEVICE void first_softmax(const WorkItem& of, int blocks, const Terms& terms,
+                                   RowState& state, Half) {
     constexpr int kCount = (Half::value ? kN / 2 : kN) / 2;
     auto& target = reinterpret_cast<float(&)[kCount]>(scores);
     const int block = of.first_block + blocks - 1;
-    make_logits<true>(target, of, block);
+    make_logits<true>(target, of, block, terms);
     if (config.mask != MaskForm::full || (block + 1) * kN > of.seqlen_k) {
       mask_scores<kHasLo>(target, column_bounds(of, block));
     }
@@ -280,7 +311,9 @@ struct Consumer {
       for (int i = 0; i < 4; ++i) scores[4 * j + i] = d[i];
     }
     ptx::syncwarp();  // one lane gives K back for all that have read it
-    make_logits<!config.has_cover>(scores, item, block);
+    Terms terms;
+    load_bias(item, block, terms);
+    make_logits<false>(scores, item, block, terms);
   }
 
   SIRDAR_DEVICE void wait_out() {
@@ -296,14 +329,26 @@ struct Consumer {
   SIRDAR_DEVICE bool guarded_softmax(int block, RowPair& factor) {
     constexpr float kGuard = guard_of(config.element);
     const RowPair before = rows.sum;
-    const bool is_classic = overflows >= kPatience;
+    bool is_classic = overflows >= kPatience;
+    if constexpr (config.has_mask_mod || config.bias != Bias::none) {
+      // A row that has seen nothing yet has no reference.
+      const float least = ptx::min_of(rows.reference.upper, rows.reference.lower);
+      is_classic |= ptx::any_sync(least == kMinusInfinity);
+    }
     bool repairs = is_classic;
     if (!is_classic) {
-      exponentiate<config, false>(scores, scale, rows.reference, rows.sum);
+      if constexpr (kAddsAlibiLast) {
+        exponentiate<config.is_alibi_one_sided>(scores, params.scale_log2 * kLog2e,
+                                                alibi_rows(item, block, kLog2e), rows.reference,
+                                                rows.sum);
+      } else {
+        exponentiate<config, false>(scores, scale, rows.reference, rows.sum);
+      }
       repairs = ptx::any_sync(!(rows.sum.upper < kGuard && rows.sum.lower < kGuard));
     }
     if (repairs) {
       if (is_classic) {
+        if constexpr (kAddsAlibiLast) add_terms(scores, item, block);
         online_update<config, 0>(scores, scale, rows, factor);
       } else {
         repair(block, before, factor);
@@ -332,7 +377,10 @@ struct Consumer {
   // ---- the walk over an item's key blocks
 
   // Scores of `block` with the product of the block to its right, up to the scores' arrival.
-  SIRDAR_DEVICE void issue_block() {
+  template <bool kHides>
+  SIRDAR_DEVICE Terms issue_block(int block) {
+    Terms terms;
+    load_bias(item, block, terms);
     wait_k();
     wait_turn();
     ptx::wgmma_fence();
@@ -340,6 +388,7 @@ struct Consumer {
     wait_v();
     issue_pv();
     pass_turn();
+    find_seen<kHides>(item, block, terms);
     if constexpr (config.overlaps) {
       ptx::wgmma_wait_group<1>();
     } else {
@@ -347,6 +396,7 @@ struct Consumer {
       ptx::registers_ready(out);
     }
     ptx::registers_ready(scores);
+    return terms;
   }
   SIRDAR_DEVICE void finish_block(bool is_last) {
     pack_weights(Flag<false>{});
@@ -356,8 +406,8 @@ struct Consumer {
 
   template <bool kMasked>
   SIRDAR_DEVICE void online_block(int block, bool is_last) {
-    issue_block();
-    make_logits<kMasked || !config.has_cover>(scores, item, block);
+    const Terms terms = issue_block<kMasked>(block);
+    make_logits<kMasked>(scores, item, block, terms);
     if constexpr (kMasked) mask_scores<kHasLo>(scores, column_bounds(item, block));
     RowPair factor;
     online_update<config, kThreshold>(scores, scale, rows, factor);
@@ -369,8 +419,8 @@ struct Consumer {
   }
 
   SIRDAR_DEVICE void guarded_block(int block, bool is_last) {
-    issue_block();
-    make_logits<!config.has_cover>(scores, item, block);
+    const Terms terms = issue_block<false>(block);
+    if constexpr (!kAddsAlibiLast) make_logits<false>(scores, item, block, terms);
     RowPair factor{1, 1};
     const bool moved = guarded_softmax(block, factor);
     wait_out();
@@ -409,7 +459,7 @@ struct Consumer {
   }
 
   SIRDAR_DEVICE void walk() {
-    if constexpr (config.has_cover) return walk_seen();
+    if constexpr (config.has_mask_mod) return walk_seen();
     const int first = item.first_block;
     int block = first + num_blocks - 2;  // the weights of block + 1 are in registers
     if constexpr (config.mask != MaskForm::full) {
@@ -432,13 +482,17 @@ struct Consumer {
 
   template <class Half>
   SIRDAR_DEVICE void start(Half half) {
+    const int block = item.first_block + num_blocks - 1;
+    Terms terms;
+    load_bias(item, block, terms);
     ptx::registers_ready(scores);
     ptx::wgmma_fence();
     issue_qk(q_ring.stage, half);
     pass_turn();
+    find_seen<true>(item, block, terms);
     ptx::wgmma_wait_group<0>();
     ptx::registers_ready(scores);
-    first_softmax(item, num_blocks, rows, half);
+    first_softmax(item, num_blocks, terms, rows, half);
     release_k();
     pack_weights(half);
   }
@@ -447,15 +501,19 @@ struct Consumer {
   template <class Half>
   SIRDAR_DEVICE void cross(int next_buffer, const WorkItem& next, int blocks, RowState& state,
                            Half half) {
+    const int block = next.first_block + blocks - 1;
+    Terms terms;
+    load_bias(next, block, terms);
     wait_turn();
     ptx::wgmma_fence();
     issue_qk(next_buffer, half);
     wait_v();
     issue_pv();
     pass_turn();
+    find_seen<true>(next, block, terms);
     ptx::wgmma_wait_group<1>();
     ptx::registers_ready(scores);
-    first_softmax(next, blocks, state, half);
+    first_softmax(next, blocks, terms, state, half);
     release_k();
     wait_out();
     release_v();

@@ -32,6 +32,7 @@ struct Epilogue {
   Owner& c;
   const WorkItem& item;
   RowResult upper, lower;
+  LostRows lost;
 
   SIRDAR_DEVICE float value(int i) const {
     const RowResult& row = is_lower_row(i) ? lower : upper;
@@ -89,6 +90,22 @@ struct Epilogue {
     }
   }
 
+  // What is stored already of rows that are not finite is replaced.
+  template <class Write>
+  SIRDAR_DEVICE void restore(Write write) const {
+    if constexpr (restores_rows(config)) {
+      if ((lost.upper | lost.lower) == 0) return;
+      ptx::syncwarp();
+      restore_rows<config>(c.params, c.modification, item, c.first_row(item) + 16 * c.warp, c.lane,
+                           c.scale, lost, c.rows.reference, {upper.inverse, lower.inverse}, write);
+      // Overwritten anyway, but not for the compiler, which would keep them through all that.
+      SIRDAR_UNROLL
+      for (float& value : c.out) value = 0;
+      SIRDAR_UNROLL
+      for (float& value : c.scores) value = 0;
+    }
+  }
+
   // Through the item's own Q buffer, of which each warpgroup touches its own 64 rows only, and TMA.
   SIRDAR_DEVICE void store_tile() {
     const uint32_t tile = c.s.q(c.q_ring.stage) + c.warpgroup * 8192;
@@ -104,6 +121,12 @@ struct Epilogue {
                            ((((j & 3) * 2 + (c.lane >> 4)) ^ (row & 7)) << 4);
       ptx::stmatrix_x4(dst, word(4 * j), word(4 * j + 1), word(4 * j + 2), word(4 * j + 3));
     }
+    restore([&](int place, int column, uint32_t results) {
+      const int staged = 16 * c.warp + place;
+      ptx::store_shared(tile + (column / 64) * (Owner::kM * 128) + staged * 128 +
+                            (((column % 64 / 8) ^ (staged & 7)) << 4) + column % 8 * 2,
+                        results);
+    });
     ptx::fence_proxy_async_shared();
     ptx::barrier_sync(1 + config.num_consumers + c.warpgroup, 128);
     if (c.is_leader()) {
@@ -116,6 +139,15 @@ struct Epilogue {
       }
       ptx::cp_async_bulk_commit_group();
     }
+  }
+
+  SIRDAR_DEVICE void restore_stored(int row, int stored) const {
+    restore([&](int place, int column, uint32_t results) {
+      const int first_row = row - c.lane / 4;
+      if (first_row + place < stored && column < config.head_dim_v) {
+        *reinterpret_cast<uint32_t*>(row_pointer(first_row + place) + column) = results;
+      }
+    });
   }
 
   SIRDAR_DEVICE void store_scalar(const RowView& view, int row, float value_of_row) const {
@@ -138,9 +170,12 @@ SIRDAR_DEVICE void finish_item(Consumer<config, Modification>& c, const WorkItem
   }
   const int row = c.thread_row(item), stored = stored_rows<config>(c.params, item.batch);
   const RowPair sum{quad_sum(c.rows.sum.upper), quad_sum(c.rows.sum.lower)};
-  Epilogue<config, Modification> epilogue{c, item,
+  Epilogue<config, Modification> epilogue{c,
+                                          item,
                                           finish_row(c.rows.reference.upper, sum.upper, sink),
-                                          finish_row(c.rows.reference.lower, sum.lower, sink)};
+                                          finish_row(c.rows.reference.lower, sum.lower, sink),
+                                          {}};
+  if constexpr (restores_rows(config)) epilogue.lost = lost_rows(c.out);
   RowPair maxima{c.rows.reference.upper * kLn2, c.rows.reference.lower * kLn2};
   if constexpr (config.has_lengths) {  // stored rows that take no part
     constexpr RowResult kUnused{0.0f, kMinusInfinity, true};
@@ -158,6 +193,7 @@ SIRDAR_DEVICE void finish_item(Consumer<config, Modification>& c, const WorkItem
     epilogue.store_tile();
   } else {
     epilogue.store_rows(row, stored);
+    epilogue.restore_stored(row, stored);
     // The buffer goes back all the same, when every warp of the warpgroup is here.
     if constexpr (config.num_q_buffers > 1) {
       ptx::barrier_sync(1 + config.num_consumers + c.warpgroup, 128);

@@ -80,7 +80,7 @@ int num_blocks_m(const Problem& problem, const ForwardConfig& config) {
 // The counter, then what is known about key blocks.
 size_t workspace_bytes(const Problem& problem, const Config& bytes) {
   const ForwardConfig config = bytes.as<ForwardConfig>();
-  if (config.has_cover) {
+  if (config.has_mask_mod) {
     const CoverView cover = cover_view(problem, config, modification_of(problem), nullptr);
     return kCounterBytes + cover_bytes(cover, num_blocks_m(problem, config));
   }
@@ -104,7 +104,7 @@ std::vector<KernelSource> kernel_sources(const expression::DeviceModification& m
   source.spill_bytes_known = spill_bytes_known(config);
   if (modification.is_empty()) return {source};
   add_modification(modification, source);
-  if (!config.has_cover) return {source};
+  if (!config.has_mask_mod) return {source};
   return {cover_source(source), source};
 }
 
@@ -153,7 +153,7 @@ Status run_modified(const Plan::State& state, const Prepared& prepared, cuda::La
   const Result<std::vector<std::byte>> bytes =
       modified_params(params, prepared.modification, state.problem, args);
   if (!bytes.ok()) return bytes.status();
-  if (state.config.as<ForwardConfig>().has_cover) {
+  if (state.config.as<ForwardConfig>().has_mask_mod) {
     cuda::Launch cover;
     cover.kernel = prepared.kernels.front().get();
     cover.grid.x = static_cast<unsigned>(num_cover_blocks(params.cover, params.num_blocks_m));
@@ -194,8 +194,9 @@ Status run(const Plan::State& state, const Args& args, Stream stream) {
   const expression::DeviceModification& modification = prepared.value()->modification;
   if (modification.is_empty()) return cuda::launch(launch, params, stream);
   void* words = static_cast<std::byte*>(args.workspace) + kCounterBytes;
-  params.cover = cover_view(state.problem, config, modification,
-                            config.has_cover ? static_cast<unsigned long long*>(words) : nullptr);
+  params.cover =
+      cover_view(state.problem, config, modification,
+                 config.has_mask_mod ? static_cast<unsigned long long*>(words) : nullptr);
   return run_modified(state, *prepared.value(), launch, params, args, stream);
 }
 

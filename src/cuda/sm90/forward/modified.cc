@@ -47,7 +47,7 @@ CoverView cover_view(const Problem& problem, const ForwardConfig& config,
                      const expression::DeviceModification& modification,
                      unsigned long long* words) {
   CoverView cover{};
-  if (!config.has_cover) return cover;
+  if (!config.has_mask_mod) return cover;
   const bool by_batch = modification.mask_reads_batch || config.has_lengths;
   const int64_t num_blocks_m = divide_up(problem.seqlen_q, block_m(config));
   cover.words = words;

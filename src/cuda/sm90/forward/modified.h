@@ -23,7 +23,7 @@ size_t param_bytes(const expression::DeviceModification& modification);
 
 // Makes the source of a plain forward that of one with the modification.
 void add_modification(const expression::DeviceModification& modification, KernelSource& source);
-// The kernel that runs before a forward with has_cover, which `forward` is the source of.
+// The kernel that runs before a forward with has_mask_mod, which `forward` is the source of.
 KernelSource cover_source(const KernelSource& forward);
 
 // How what that kernel writes lies in memory; `words` may be null.

@@ -17,17 +17,80 @@ struct ModifiedParams {
 // A thread's two rows, `row` and row + 8, of a score tile; `key` is the lane's first column. The
 // two are written as one and a constant, so that what depends on their distance to a key alone is
 // computed once for both.
-template <bool kHides, class Modification, int kCount>
+template <class Modification, int kCount>
 SIRDAR_DEVICE void modify_scores(const Modification& modification, const WorkItem& item, int row,
                                  int key, float (&scores)[kCount]) {
   const int q_pos = row + item.seqlen_k - item.seqlen_q;
   const auto upper = modification.begin_row(item.batch, item.head, row, q_pos);
   const auto lower = modification.begin_row(item.batch, item.head, row + 8, q_pos + 8);
   SIRDAR_UNROLL
-  for (int i = 0; i < kCount; ++i) {
-    scores[i] = language::modified<kHides>(modification, is_lower_row(i) ? lower : upper, scores[i],
-                                           key + column_of(i));
+  for (int i = 0; i < kCount; i += 4) {
+    SIRDAR_UNROLL
+    for (int column = i; column < i + 2; ++column) {
+      const auto of_key = modification.begin_key(item.batch, item.head, key + column_of(column));
+      scores[column] = modification.score(upper, of_key, scores[column]);
+      scores[column + 2] = modification.score(lower, of_key, scores[column + 2]);
+    }
   }
 }
+
+// The plain data that another lane has.
+template <class T>
+SIRDAR_DEVICE T from_lane(const T& own, int lane) {
+  constexpr int kWords = (sizeof(T) + 3) / 4;
+  uint32_t words[kWords] = {};
+  memcpy(words, &own, sizeof(T));
+  SIRDAR_UNROLL
+  for (int i = 0; i < kWords; ++i) words[i] = ptx::shfl(words[i], lane);
+  T other;
+  memcpy(&other, words, sizeof(T));
+  return other;
+}
+
+// What a thread's two rows see of a score tile, a bit per key, the lane's own first column in bit
+// 0. A warp looks at one row and 32 neighbouring keys at a time, so that ids and masks are read
+// line by line: in the layout of the scores each would be a load of its own. kKeys may be 0.
+template <int kKeys>
+struct SeenKeys {
+  static constexpr int kWords = kKeys / 32;
+  uint32_t upper[kWords > 0 ? kWords : 1], lower[kWords > 0 ? kWords : 1];
+
+  // first_row: of the warp's sixteen; first_key: of the tile.
+  template <class Modification>
+  SIRDAR_DEVICE void find(const Modification& modification, const WorkItem& item, int first_row,
+                          int first_key, int lane) {
+    const int own_row = first_row + lane % 16;
+    const auto own = modification.begin_row(item.batch, item.head, own_row,
+                                            own_row + item.seqlen_k - item.seqlen_q);
+    typename Modification::Key keys[kWords];
+    SIRDAR_UNROLL
+    for (int word = 0; word < kWords; ++word) {
+      keys[word] = modification.begin_key(item.batch, item.head, first_key + 32 * word + lane);
+    }
+    SIRDAR_NO_UNROLL
+    for (int row = 0; row < 8; ++row) {
+      const auto of_upper = from_lane(own, row), of_lower = from_lane(own, row + 8);
+      SIRDAR_UNROLL
+      for (int word = 0; word < kWords; ++word) {
+        const uint32_t above = ptx::ballot_sync(modification.visible(of_upper, keys[word]));
+        const uint32_t below = ptx::ballot_sync(modification.visible(of_lower, keys[word]));
+        if (row == lane / 4) {
+          upper[word] = above >> (2 * (lane % 4));
+          lower[word] = below >> (2 * (lane % 4));
+        }
+      }
+    }
+  }
+
+  template <int kCount>
+  SIRDAR_DEVICE void hide(float (&scores)[kCount]) const {
+    SIRDAR_UNROLL
+    for (int i = 0; i < kCount; ++i) {
+      const int column = column_of(i);
+      const uint32_t word = is_lower_row(i) ? lower[column / 32] : upper[column / 32];
+      scores[i] = (word >> (column % 32) & 1) != 0 ? scores[i] : kMinusInfinity;
+    }
+  }
+};
 
 }  // namespace sirdar::sm90

@@ -17,6 +17,13 @@ struct RowView {
   long long stride_batch, stride_row, stride_head;
 };
 
+// A bias as the kernel reads it. Strides in elements, 0 along the axes that it has not.
+struct BiasView {
+  const void* data;
+  long long stride_batch, stride_head, stride_row, stride_key;
+  int reads_pairs;  // two neighbouring keys may be read at once
+};
+
 // What masks that are expressions, ids or tensors show of each key block, written before the
 // forward by cover_keys(): a word per query block and 32 key blocks, whose low half says of which
 // something may be visible, and whose high half of which all is. Strides in words.
@@ -36,10 +43,11 @@ struct ForwardParams {
   // sequences. Boxes: 64 columns by block_m (q), block_n (k, v; in a
   // cluster half of it) or 64 (out) rows.
   TensorMap q, k, v, out;
-  RowView out_rows;        // for rows that leave by ordinary stores
-  RowView lse, max_logit;  // fp32
-  const float* sink;       // [num_heads_q], natural log units
-  const float* alibi;      // slopes
+  RowView out_rows;                // for rows that leave by ordinary stores
+  RowView q_rows, k_rows, v_rows;  // for results that are made again (exact.cuh)
+  RowView lse, max_logit;          // fp32
+  const float* sink;               // [num_heads_q], natural log units
+  const float* alibi;              // slopes
   long long stride_alibi_batch, stride_alibi_head, stride_sink;
   IntView cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k;
   int* counter;                 // two zeros before and after; null: items are dealt out in turn
@@ -53,6 +61,7 @@ struct ForwardParams {
   int is_top_left;
   float scale_log2;  // softmax_scale * log2(e); with has_logits softmax_scale alone
   float softcap;
+  BiasView bias;
   CoverView cover;
 };
 

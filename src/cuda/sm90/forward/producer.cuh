@@ -42,8 +42,6 @@ struct Producer {
     }
   }
 
-  // One lane looks whether a stage is free: another that looked after it has been filled and given
-  // back again would find the barrier two phases on, and wait for ever.
   // A tile of K or V. In a cluster this block's share of its rows, into both blocks; the other
   // block's comes by itself, and `full` counts the bytes of both.
   template <int kHeadDim>
@@ -63,13 +61,16 @@ struct Producer {
     }
   }
 
+  // The lanes meet after they have looked whether a stage is free: one that looked after the stage
+  // has been filled and given back again would find the barrier two phases on, and wait for ever.
   SIRDAR_DEVICE void load_k(int row, int head, int batch) {
+    if constexpr (config.cluster_size > 1) {
+      ptx::mbarrier_wait_cluster(s.k_empty(k_ring.stage), k_ring.parity ^ 1);
+    } else {
+      ptx::mbarrier_wait(s.k_empty(k_ring.stage), k_ring.parity ^ 1);
+    }
+    ptx::syncwarp();
     if (lane == 0) {
-      if constexpr (config.cluster_size > 1) {
-        ptx::mbarrier_wait_cluster(s.k_empty(k_ring.stage), k_ring.parity ^ 1);
-      } else {
-        ptx::mbarrier_wait(s.k_empty(k_ring.stage), k_ring.parity ^ 1);
-      }
       ptx::mbarrier_arrive_expect_tx(s.k_full(k_ring.stage), k_bytes(config));
       load_keys_tile<config.head_dim>(s.k(k_ring.stage), params.k, s.k_full(k_ring.stage), row,
                                       head, batch);
@@ -83,12 +84,13 @@ struct Producer {
     const uint32_t full = s.v_full(v_ring.stage);
     const bool is_cut = config.has_lengths && pending.rows_left < config.block_n;
     const uint32_t landed = is_cut ? s.v_landed() : full;
+    if constexpr (config.cluster_size > 1) {
+      ptx::mbarrier_wait_cluster(s.v_empty(v_ring.stage), v_ring.parity ^ 1);
+    } else {
+      ptx::mbarrier_wait(s.v_empty(v_ring.stage), v_ring.parity ^ 1);
+    }
+    ptx::syncwarp();
     if (lane == 0) {
-      if constexpr (config.cluster_size > 1) {
-        ptx::mbarrier_wait_cluster(s.v_empty(v_ring.stage), v_ring.parity ^ 1);
-      } else {
-        ptx::mbarrier_wait(s.v_empty(v_ring.stage), v_ring.parity ^ 1);
-      }
       ptx::mbarrier_arrive_expect_tx(landed, v_bytes(config));
       load_keys_tile<config.head_dim_v>(s.v(v_ring.stage), params.v, landed, pending.row,
                                         pending.head, pending.batch);
@@ -155,7 +157,7 @@ struct Producer {
       item.block = -1;
       while (ticket < params.num_items) {
         item = item_of<config>(params, ticket);
-        if constexpr (config.has_cover) {
+        if constexpr (config.has_mask_mod) {
           if (item.num_blocks > 0) tighten(params, lane, item);
         }
         if (item.num_blocks > 0) break;
@@ -196,7 +198,7 @@ struct Producer {
 
   // The item's next block to the left, of those that are seen.
   SIRDAR_DEVICE int block_before(CoverCursor& cursor, const WorkItem& item, int j) const {
-    if constexpr (!config.has_cover) return j - 1;
+    if constexpr (!config.has_mask_mod) return j - 1;
     return cursor.next(item.first_block + j - 1) - item.first_block;
   }
 

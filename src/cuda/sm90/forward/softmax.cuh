@@ -98,6 +98,70 @@ SIRDAR_DEVICE void exponentiate(float (&scores)[kCount], float scale, RowPair re
   }
 }
 
+// tanh(x): 1 - 2 / (1 + e^2x) saturates at both ends, and NaN stays NaN.
+SIRDAR_DEVICE float saturated(float x) {
+  return 1.0f - 2.0f * ptx::reciprocal_approx(1.0f + ptx::exp2_approx(x * (2 * kLog2e)));
+}
+
+// softcap * tanh(score * scale / softcap). Where all of a warp's scores are below 0.4 caps, as they
+// nearly always are, by an odd polynomial, relative error 7e-6: next to busy tensor cores the
+// exponential and the reciprocal of the formula that saturates take longer than the products.
+template <int kCount>
+SIRDAR_DEVICE void cap_scores(float (&scores)[kCount], float scale, float softcap) {
+  const float factor = scale / softcap, square_factor = factor * factor;
+  float largest[4] = {0, 0, 0, 0};  // apart, since each waits for the one before
+  SIRDAR_UNROLL
+  for (int i = 0; i < kCount; ++i) {
+    largest[i % 4] = ptx::max_of(largest[i % 4], ptx::absolute(scores[i]));  // NaN: either way
+  }
+  const float most =
+      ptx::max_of(ptx::max_of(largest[0], largest[1]), ptx::max_of(largest[2], largest[3]));
+  if (ptx::any_sync(most * ptx::absolute(factor) > 0.4f)) {
+    SIRDAR_UNROLL
+    for (int i = 0; i < kCount; ++i) scores[i] = softcap * saturated(scores[i] * factor);
+    return;
+  }
+  const float c0 = 0x1.ffff2ep-1f * scale, c1 = -0x1.549bdcp-2f * square_factor * scale,
+              c2 = 0x1.f0c110p-4f * square_factor * square_factor * scale;
+  SIRDAR_UNROLL
+  for (int i = 0; i < kCount; ++i) {
+    const float square = scores[i] * scores[i];
+    scores[i] *= ptx::fma_of(square, ptx::fma_of(square, c2, c1), c0);
+  }
+}
+
+// What ALiBi adds to the logits of a thread's two rows, in log2 units: -slope * |distance|, where
+// the distance of the row to its first column is `upper` or `lower`.
+struct AlibiRows {
+  float slope, upper, lower;
+
+  template <bool kOneSided>
+  SIRDAR_DEVICE float at(int i, RowPair plus) const {
+    const float start = is_lower_row(i) ? lower : upper, column = static_cast<float>(column_of(i));
+    const float more = is_lower_row(i) ? plus.lower : plus.upper;
+    if constexpr (kOneSided) return ptx::fma_of(slope, column, ptx::fma_of(-slope, start, more));
+    return ptx::fma_of(-slope, ptx::absolute(start - column), more);
+  }
+};
+
+// exponentiate() of scores with ALiBi. In logits of their own it would take twice the additions,
+// which take turns with the tensor cores (README.md, operand reuse).
+template <bool kOneSided, int kCount>
+SIRDAR_DEVICE void exponentiate(float (&scores)[kCount], float scale, const AlibiRows& alibi,
+                                RowPair reference, RowPair& sum) {
+  const RowPair minus{-reference.upper, -reference.lower};
+  SIRDAR_UNROLL
+  for (int i = 0; i < kCount; i += 4) {
+    SIRDAR_UNROLL
+    for (int j = i; j < i + 4; ++j) {
+      scores[j] =
+          ptx::exp2_approx(ptx::fma_of(scores[j], scale, alibi.template at<kOneSided>(j, minus)));
+    }
+    sum.upper += scores[i] + scores[i + 1];
+    sum.lower += scores[i + 2] + scores[i + 3];
+  }
+}
+
 // Scores of keys that a row does not see become -inf: columns outside [lo, hi), relative to the
 // lane's own first column.
 struct ColumnBounds {

@@ -1,0 +1,162 @@
+// Rows that a NaN or an infinity in V has reached. A key that a row does not see has weight 0
+// there, and 0 times those is NaN, in the products of tiles that the row sees in part. So where
+// masks can hide, results are looked at once per item, and rows that are not finite are made again
+// pair by pair, without the hidden ones. Slow, and as rare as such values.
+#pragma once
+
+#include "cuda/sm90/forward/modify.cuh"
+#include "cuda/sm90/forward/work.cuh"
+
+namespace sirdar::sm90 {
+
+// Wider results leave no registers for it: the kernel spills in every item and loses a fifth.
+constexpr bool restores_rows(const ForwardConfig& c) {
+  const bool can_hide = c.mask != MaskForm::full || c.has_mask_mod || c.bias != Bias::none;
+  return can_hide && c.head_dim_v <= 128;
+}
+
+template <ForwardConfig config>
+SIRDAR_DEVICE float value_of(uint16_t bits) {
+  if constexpr (config.element == Element::fp16) return ptx::f16_to_float(bits);
+  return ptx::float_of(static_cast<uint32_t>(bits) << 16);
+}
+
+template <ForwardConfig config>
+SIRDAR_DEVICE const uint16_t* row_of(const RowView& view, int batch, int head, int row) {
+  return static_cast<const uint16_t*>(view.data) + batch * view.stride_batch +
+         head * view.stride_head + row * view.stride_row;
+}
+
+// The pairs of one query row, made by a whole warp.
+template <ForwardConfig config, class Modification>
+struct ExactRow {
+  const ForwardParams& params;
+  const Modification& modification;
+  const WorkItem& item;
+  int row, k_begin;  // k_begin: of the sequence in ragged tensors
+
+  // Logits as the softmax takes them.
+  SIRDAR_DEVICE float score(int key) const {
+    const uint16_t* q = row_of<config>(params.q_rows, item.batch, item.head, item.q_begin + row);
+    const uint16_t* k =
+        row_of<config>(params.k_rows, item.batch, item.head / params.group_size, k_begin + key);
+    float sum = 0;
+    SIRDAR_NO_UNROLL
+    for (int d = 0; d < config.head_dim; ++d) {
+      sum = ptx::fma_of(value_of<config>(ptx::load_constant(q + d)),
+                        value_of<config>(ptx::load_constant(k + d)), sum);
+    }
+    return sum;
+  }
+  SIRDAR_DEVICE float bias(int key) const {
+    const BiasView& view = params.bias;
+    const long long offset = item.batch * view.stride_batch + item.head * view.stride_head +
+                             row * view.stride_row + key * view.stride_key;
+    if constexpr (config.bias == Bias::fp32) {
+      return ptx::load_constant(static_cast<const float*>(view.data) + offset);
+    } else {
+      const BiasPair<config.bias> pair{
+          ptx::load_constant(static_cast<const uint16_t*>(view.data) + offset)};
+      return pair.first();
+    }
+  }
+
+  // 2^(logit - reference); negative where the pair is hidden.
+  SIRDAR_DEVICE float weight(int key, float scale, float reference) const {
+    constexpr float kHidden = -1.0f;
+    const KeyBounds<config> bounds(params, item.seqlen_q, item.seqlen_k);
+    if (key < bounds.lo(row) || key >= bounds.hi(row)) return kHidden;
+    const int q_pos = row + item.seqlen_k - item.seqlen_q;
+    float logit = score(key);
+    if constexpr (config.has_logits) logit *= params.scale_log2;
+    if constexpr (config.has_softcap) logit = saturated(logit / params.softcap) * params.softcap;
+    if constexpr (config.has_alibi) {
+      const float slope =
+          params
+              .alibi[item.batch * params.stride_alibi_batch + item.head * params.stride_alibi_head];
+      logit -= slope * ptx::absolute(static_cast<float>(q_pos - key));
+    }
+    if constexpr (config.bias != Bias::none) {
+      const float more = bias(key);
+      if (more == kMinusInfinity) return kHidden;
+      logit += more;
+    }
+    if constexpr (config.has_score_mod || config.has_mask_mod) {
+      const auto of_row = modification.begin_row(item.batch, item.head, row, q_pos);
+      const auto of_key = modification.begin_key(item.batch, item.head, key);
+      if constexpr (config.has_score_mod) logit = modification.score(of_row, of_key, logit);
+      if constexpr (config.has_mask_mod) {
+        if (!modification.visible(of_row, of_key)) return kHidden;
+      }
+    }
+    return ptx::exp2_approx(ptx::fma_of(logit, scale, -reference));
+  }
+};
+
+// Of a warp's sixteen results those that are not finite, in bits 0, 4, .. 28: of the upper rows and
+// of the lower ones.
+struct LostRows {
+  uint32_t upper = 0, lower = 0;
+};
+template <int kCount>
+SIRDAR_DEVICE LostRows lost_rows(const float (&out)[kCount]) {
+  float upper = 0, lower = 0;
+  SIRDAR_UNROLL
+  for (int i = 0; i < kCount; ++i) (is_lower_row(i) ? lower : upper) += out[i];
+  constexpr float kInfinity = -kMinusInfinity;
+  const bool lost_upper = !(ptx::absolute(upper) < kInfinity);
+  const bool lost_lower = !(ptx::absolute(lower) < kInfinity);
+  if (!ptx::any_sync(lost_upper || lost_lower)) return {};
+  const auto by_row = [](uint32_t lanes) {  // lanes 4 i to 4 i + 3 hold a row
+    return (lanes | lanes >> 1 | lanes >> 2 | lanes >> 3) & 0x11111111u;
+  };
+  return {by_row(ptx::ballot_sync(lost_upper)), by_row(ptx::ballot_sync(lost_lower))};
+}
+
+// Makes them again, two columns a lane at a time, so that few registers are held; write(row of
+// sixteen, column, two results in 16 bits). `inverse` are the normalisers.
+template <ForwardConfig config, class Modification, class Write>
+SIRDAR_DEVICE void restore_rows(const ForwardParams& params, const Modification& modification,
+                                const WorkItem& item, int first_row, int lane, float scale,
+                                LostRows lost, RowPair reference, RowPair inverse, Write write) {
+  const int k_begin =
+      rows_of<config>(params.cu_seqlens_k, params.seqused_k, params.seqlen_k, item.batch).begin;
+  const KeyBounds<config> bounds(params, item.seqlen_q, item.seqlen_k);
+  SIRDAR_NO_UNROLL
+  while ((lost.upper | lost.lower) != 0) {
+    const bool is_lower = lost.upper == 0;
+    const uint32_t left = is_lower ? lost.lower : lost.upper;
+    const int owner = ptx::lowest_bit(left), place = owner / 4 + (is_lower ? 8 : 0);
+    lost.upper &= lost.upper - (is_lower ? 0 : 1);
+    lost.lower &= lost.lower - (is_lower ? 1 : 0);
+    const auto of_owner = [&](RowPair pair) {
+      return ptx::float_of(ptx::shfl(ptx::bits_of(is_lower ? pair.lower : pair.upper), owner));
+    };
+    const float at = of_owner(reference), factor = of_owner(inverse);
+    const int row = first_row + place;
+    // A row that sees nothing has no reference, and its result is 0 already.
+    if (row >= item.seqlen_q || at == kMinusInfinity) continue;
+    const ExactRow<config, Modification> exact{params, modification, item, row, k_begin};
+    SIRDAR_NO_UNROLL
+    for (int column = 2 * lane; column < columns(config.head_dim_v); column += 64) {
+      float first = 0, second = 0;
+      SIRDAR_NO_UNROLL
+      for (int key = bounds.lo(row); key < bounds.hi(row); key += 32) {
+        const float weights = exact.weight(key + lane, scale, at);
+        SIRDAR_NO_UNROLL
+        for (int j = 0; j < 32; ++j) {
+          const float weight = ptx::float_of(ptx::shfl(ptx::bits_of(weights), j));
+          if (weight < 0 || column >= config.head_dim_v) continue;
+          const uint16_t* v = row_of<config>(params.v_rows, item.batch,
+                                             item.head / params.group_size, k_begin + key + j) +
+                              column;
+          first = ptx::fma_of(weight, value_of<config>(ptx::load_constant(v)), first);
+          second = ptx::fma_of(weight, value_of<config>(ptx::load_constant(v + 1)), second);
+        }
+      }
+      write(place, column, pack<config.element>(first * factor, second * factor));
+    }
+  }
+}
+
+}  // namespace sirdar::sm90
