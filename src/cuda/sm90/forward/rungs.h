@@ -49,11 +49,9 @@ inline constexpr std::array kRungs = {
          [](ForwardConfig& c) { c.trim = 0; }, false},
     Rung{"S21", "conditional rescaling", [](ForwardConfig& c) { c.softmax = Softmax::classic; },
          false},
-    Rung{"", "guarded reference: no maximum in whole blocks; half blocks",
+    Rung{"", "guarded reference: no maximum in whole blocks",
          [](ForwardConfig& c) {
            if (c.softmax == Softmax::guarded) c.softmax = Softmax::conditional;
-           // Beside a maximum in every block half blocks make ptxas serialise the products.
-           if (c.trim == 2) c.trim = 1;
          },
          false},
     Rung{"S20", "1 of 16 exponentials by polynomial",
