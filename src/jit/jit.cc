@@ -214,7 +214,10 @@ std::string_view name_of(Origin origin) {
   return kNames[static_cast<int>(origin)];
 }
 
-std::string arch_of(const Device& device) { return fmt::format("sm_{}a", device.arch); }
+std::string arch_of(const Device& device) {
+  constexpr int kFirstOfItsOwn = 90;
+  return fmt::format("sm_{}{}", device.arch, device.arch >= kFirstOfItsOwn ? "a" : "");
+}
 
 Result<CompiledKernelPtr> compile(const KernelSource& source, std::string_view arch,
                                   const std::string& problem) {

@@ -77,6 +77,8 @@ std::string Plan::explain() const {
   sheet.line("features", "{}", p.features().str());
   sheet.line("device", "{}", device_text(state_->device));
   sheet.line("implementation", "{}", name());
+  const std::string_view note = state_->implementation->note;
+  if (!note.empty()) sheet.line("note", "{}", note);
   if (!settings.empty()) sheet.line("config", "{}", settings);
   sheet.line("workspace", "{} bytes", workspace_bytes());
   sheet.line("visible pairs", "{}{}", at_most, cost.visible_pairs);

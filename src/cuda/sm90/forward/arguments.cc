@@ -1,6 +1,7 @@
 #include "cuda/sm90/forward/arguments.h"
 
 #include <algorithm>
+#include <array>
 
 #include "core/geometry.h"
 #include "cuda/tensor_map.h"
@@ -22,7 +23,7 @@ struct MapRequest {
   const char* name;
 };
 
-Status add_map(const MapRequest& request, TensorMap& map) {
+cuda::TensorMapSpec spec_of(const MapRequest& request) {
   const TensorView& view = request.view;
   const int rows_axis = request.layout == Layout::ragged ? 0 : 1;
   const size_t r = static_cast<size_t>(rows_axis);
@@ -39,11 +40,12 @@ Status add_map(const MapRequest& request, TensorMap& map) {
   spec.box = {64, request.box_rows, 1, 1};
   spec.swizzle = cuda::Swizzle::bytes_128;
   spec.l2_promotion = cuda::L2Promotion::bytes_256;
-  return cuda::make_tensor_map(spec, request.name, map);
+  return spec;
 }
 
-Status add_maps(const Problem& problem, const ForwardConfig& config, const Args& args,
-                ForwardParams& params) {
+// q, k, v, out.
+std::array<MapRequest, 4> map_requests(const Problem& problem, const ForwardConfig& config,
+                                       const Args& args) {
   // Without keys the loads still happen, masked and cleared: any memory of the caller's will do.
   const bool has_keys = args.k.present() && args.k.shape[0] > 0 && problem.seqlen_k > 0 &&
                         (problem.layout_kv != Layout::ragged || problem.total_k > 0);
@@ -51,15 +53,19 @@ Status add_maps(const Problem& problem, const ForwardConfig& config, const Args&
   const TensorView& v = has_keys ? args.v : args.q;
   const int key_rows = config.block_n / config.cluster_size;  // of one load
   const Layout layout_kv = has_keys ? problem.layout_kv : problem.layout_q;
-  const struct {
-    MapRequest request;
-    TensorMap& map;
-  } all[] = {{{args.q, problem.layout_q, block_m(config), "q"}, params.q},
-             {{k, layout_kv, key_rows, "k"}, params.k},
-             {{v, layout_kv, key_rows, "v"}, params.v},
-             {{args.out, problem.layout_q, 64, "out"}, params.out}};
-  for (const auto& one : all) {
-    if (Status status = add_map(one.request, one.map); !status.ok()) return status;
+  return {{{args.q, problem.layout_q, block_m(config), "q"},
+           {k, layout_kv, key_rows, "k"},
+           {v, layout_kv, key_rows, "v"},
+           {args.out, problem.layout_q, 64, "out"}}};
+}
+
+Status add_maps(const Problem& problem, const ForwardConfig& config, const Args& args,
+                ForwardParams& params) {
+  TensorMap* const maps[] = {&params.q, &params.k, &params.v, &params.out};
+  size_t n = 0;
+  for (const MapRequest& request : map_requests(problem, config, args)) {
+    Status status = cuda::make_tensor_map(spec_of(request), request.name, *maps[n++]);
+    if (!status.ok()) return status;
   }
   return {};
 }
@@ -161,6 +167,14 @@ void add_bias(const Problem& problem, const Args& args, ForwardParams& params) {
 bool draws_tickets(const ForwardConfig& config) {
   return config.is_persistent && config.draws_items && config.cluster_size == 1 &&
          (config.mask != MaskForm::full || config.has_lengths || config.has_mask_mod);
+}
+
+Status check_reach(const Problem& problem, const ForwardConfig& config, const Args& args) {
+  for (const MapRequest& request : map_requests(problem, config, args)) {
+    Status status = cuda::check_tensor_map(spec_of(request), request.name);
+    if (!status.ok()) return status;
+  }
+  return {};
 }
 
 Result<ForwardParams> make_params(const Problem& problem, const ForwardConfig& config,

@@ -14,8 +14,11 @@ inline constexpr size_t kCounterBytes = 64;
 // Items are drawn by whoever is free where their lengths differ, dealt out in turn otherwise.
 bool draws_tickets(const ForwardConfig& config);
 
-// The arguments must have been validated. Refuses tensors that TMA cannot reach, saying which and
-// why. `counter` is null unless draws_tickets().
+// Ok, or which of the tensors TMA cannot reach, and why: addresses and strides are the caller's.
+Status check_reach(const Problem& problem, const ForwardConfig& config, const Args& args);
+
+// The arguments must have been validated. Refuses what check_reach() does. `counter` is null unless
+// draws_tickets().
 Result<ForwardParams> make_params(const Problem& problem, const ForwardConfig& config,
                                   const Args& args, int* counter);
 

@@ -6,10 +6,14 @@
 #include <algorithm>
 #include <mutex>
 
+#include "core/log.h"
 #include "cuda/context.h"
 #include "cuda/kernel.h"
 #include "cuda/launch.h"
 #include "cuda/memory.h"
+#include "cuda/rows/forward/choose.h"
+#include "cuda/rows/forward/forward.h"
+#include "cuda/rows/forward/params.h"
 #include "cuda/sm90/forward/arguments.h"
 #include "cuda/sm90/forward/choose.h"
 #include "cuda/sm90/forward/config_names.h"
@@ -114,20 +118,26 @@ Result<std::vector<KernelSource>> kernels(const Problem& problem, const Config& 
 
 // A plan's kernels, compiled when it is first run.
 struct Prepared {
+  explicit Prepared(const Problem& problem)
+      : modification(modification_of(problem)), rows(problem) {}
+
   expression::DeviceModification modification;
+  rows::Launcher rows;  // for tensors that TMA cannot reach
   std::once_flag once;
   Status status;
   std::vector<cuda::KernelPtr> kernels;  // as kernel_sources() lists them
 };
 
 std::shared_ptr<const void> prepare(const Problem& problem) {
-  auto prepared = std::make_shared<Prepared>();
-  prepared->modification = modification_of(problem);
-  return prepared;
+  return std::make_shared<Prepared>(problem);
+}
+
+Prepared& own_of(const Plan::State& state) {
+  return *static_cast<Prepared*>(const_cast<void*>(state.prepared.get()));
 }
 
 Result<const Prepared*> prepared_of(const Plan::State& state) {
-  auto& prepared = *static_cast<Prepared*>(const_cast<void*>(state.prepared.get()));
+  Prepared& prepared = own_of(state);
   std::call_once(prepared.once, [&] {
     for (const KernelSource& source : kernel_sources(prepared.modification, state.config)) {
       Result<cuda::KernelPtr> loaded = cuda::load_kernel(source, state.device, state.problem.str());
@@ -164,8 +174,23 @@ Status run_modified(const Plan::State& state, const Prepared& prepared, cuda::La
   return cuda::launch_bytes(forward, bytes.value().data(), stream);
 }
 
+// Expressions whose tensors fit these parameters fit those.
+static_assert(sizeof(rows::ForwardParams) <= sizeof(ForwardParams));
+
+// What has other strides than TMA's is computed all the same, by a kernel that takes any.
+Status run_rows(const Plan::State& state, const Args& args, Stream stream, const Status& reason) {
+  log_once(LogLevel::notice, "rows: " + state.problem.str(),
+           fmt::format("'{}' is computed by cuda.rows.forward, which is slower ({}).",
+                       state.problem.str(), reason.message()));
+  const rows::ForwardConfig config = rows::choose_config(state.problem, state.device);
+  return own_of(state).rows.run(state, config, args, stream);
+}
+
 Status run(const Plan::State& state, const Args& args, Stream stream) {
   const ForwardConfig config = state.config.as<ForwardConfig>();
+  if (const Status reach = check_reach(state.problem, config, args); !reach.ok()) {
+    return run_rows(state, args, stream, reach);
+  }
   const bool draws = draws_tickets(config);
   int* counter = draws ? static_cast<int*>(args.workspace) : nullptr;
   const Result<const cuda::Driver*> driver = cuda::driver();
@@ -210,6 +235,8 @@ const Implementation kForward = {
                    feature::lse | feature::max_logit | feature::top_left | feature::dtype_bf16 |
                    feature::dtype_fp16 | feature::bias | feature::document | feature::mask_tensor |
                    feature::mask_mod | feature::score_mod,
+    .note = "q, k, v and out whose addresses or strides are no multiples of 16 bytes, or whose "
+            "strides are negative, are computed by cuda.rows.forward, which is slower",
     .supports = supports,
     .configure = configure,
     .print = print,

@@ -1,0 +1,179 @@
+// The host half of the row-by-row forward: what it takes, which kernel, and one launch.
+#include "cuda/rows/forward/forward.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "cuda/launch.h"
+#include "cuda/rows/forward/arguments.h"
+#include "cuda/rows/forward/choose.h"
+#include "jit/source.h"
+#include "plan/config_fields.h"
+
+namespace sirdar::rows {
+namespace {
+
+constexpr int64_t kMaxSeqlen = int64_t{1} << 30;  // positions and their sums are 32-bit
+constexpr int64_t kMaxHeads = int64_t{1} << 30;
+constexpr int64_t kMaxBlocks = int64_t{1} << 30;  // of a grid; more rows are further rounds
+constexpr size_t kMaxParamBytes = 4096;           // of a kernel
+constexpr int kMinArch = 70;                      // lanes of a warp may diverge and meet again
+
+Status unsupported(std::string reason) { return {StatusCode::unsupported, std::move(reason)}; }
+
+expression::DeviceModification modification_of(const Problem& problem) {
+  const Result<expression::Modifications> parsed = expression::parse(problem);
+  return parsed.ok() ? emit_cuda(problem, parsed.value()) : expression::DeviceModification{};
+}
+
+// Of a launch with it, as ModifiedParams lies in memory.
+size_t param_bytes(const expression::DeviceModification& modification) {
+  constexpr size_t kAlignment = alignof(ForwardParams);
+  const size_t bytes = sizeof(ForwardParams) + modification.num_bytes();
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+Status supports(const Problem& problem, const Device& device) {
+  if (device.kind != DeviceKind::cuda) {
+    return unsupported(fmt::format("runs on an NVIDIA GPU, and {} is a CPU", device.name));
+  }
+  if (device.arch < kMinArch) {
+    return unsupported(
+        fmt::format("runs on sm_{} and newer, and {} is sm_{}", kMinArch, device.name, device.arch));
+  }
+  if (std::max({problem.seqlen_q, problem.seqlen_k, problem.total_q, problem.total_k}) >
+      kMaxSeqlen) {
+    return unsupported(fmt::format("takes up to {} rows", kMaxSeqlen));
+  }
+  if (problem.num_heads_q > kMaxHeads / std::max<int64_t>(problem.batch, 1)) {
+    return unsupported(fmt::format("takes up to {} heads of all sequences", kMaxHeads));
+  }
+  if (param_bytes(modification_of(problem)) > kMaxParamBytes) {
+    return unsupported(
+        fmt::format("takes tensors and scalars of expressions that fit the {} bytes of a kernel's "
+                    "parameters, about 50 tensors",
+                    kMaxParamBytes));
+  }
+  return {};
+}
+
+Result<Config> configure(const Problem& problem, const Device& device,
+                         const PlanOptions& options) {
+  ForwardConfig config = choose_config(problem, device);
+  if (Status status = override_fields(config, options.knobs); !status.ok()) return status;
+  // Other fields say what the problem is.
+  ForwardConfig allowed = choose_config(problem, device);
+  allowed.splits = config.splits;
+  if (!is_valid(config) || !(config == allowed)) {
+    return Status(StatusCode::invalid_argument,
+                  fmt::format("knobs: '{}' is not a kernel of this problem; only splits may be "
+                              "chosen, 1 or {}.",
+                              print_fields(config), kWarps),
+                  "knobs");
+  }
+  return Config::of(config);
+}
+
+std::string print(const Config& config) { return print_fields(config.as<ForwardConfig>()); }
+
+size_t workspace_bytes(const Problem&, const Config&) { return 0; }
+
+KernelSource kernel_source(const expression::DeviceModification& modification,
+                           const ForwardConfig& config) {
+  KernelSource source;
+  source.header = "cuda/rows/forward/forward.cuh";
+  source.scope = "sirdar::rows";
+  source.config_type = "ForwardConfig";
+  source.config_text = jit::config_text(config, source.config_type);
+  source.function = "forward";
+  source.params_type = "ForwardParams";
+  source.entry = entry_name(config);
+  source.threads = kThreads;
+  source.min_blocks = min_blocks(config);
+  source.shared_bytes = shared_bytes(config);
+  if (modification.is_empty()) return source;
+  source.definitions = modification.definition;
+  source.function = "modified_forward";
+  source.params_type = "ModifiedParams<Modification>";
+  source.entry += "_modified";
+  return source;
+}
+
+Result<std::vector<KernelSource>> kernels(const Problem& problem, const Config& config) {
+  return std::vector{kernel_source(modification_of(problem), config.as<ForwardConfig>())};
+}
+
+std::shared_ptr<const void> prepare(const Problem& problem) {
+  return std::make_shared<Launcher>(problem);
+}
+
+Launcher& launcher_of(const Plan::State& state) {
+  return *static_cast<Launcher*>(const_cast<void*>(state.prepared.get()));
+}
+
+Status warm_up(const Plan::State& state) {
+  return launcher_of(state).load(state.problem, state.config.as<ForwardConfig>(), state.device);
+}
+
+Status run(const Plan::State& state, const Args& args, Stream stream) {
+  return launcher_of(state).run(state, state.config.as<ForwardConfig>(), args, stream);
+}
+
+}  // namespace
+
+Launcher::Launcher(const Problem& problem) : modification_(modification_of(problem)) {}
+
+Status Launcher::load(const Problem& problem, const ForwardConfig& config, const Device& device) {
+  std::call_once(once_, [&] {
+    Result<cuda::KernelPtr> loaded =
+        cuda::load_kernel(kernel_source(modification_, config), device, problem.str());
+    if (loaded.ok()) {
+      kernel_ = loaded.value();
+    } else {
+      status_ = loaded.status();
+    }
+  });
+  return status_;
+}
+
+Status Launcher::run(const Plan::State& state, const ForwardConfig& config, const Args& args,
+                     Stream stream) {
+  if (Status status = load(state.problem, config, state.device); !status.ok()) return status;
+  const ForwardParams params = make_params(state.problem, config, args);
+  const int64_t rows_of_block = kWarps / config.splits;
+  cuda::Launch launch;
+  launch.kernel = kernel_.get();
+  launch.grid.x = static_cast<unsigned>(
+      std::min<int64_t>((params.num_rows + rows_of_block - 1) / rows_of_block, kMaxBlocks));
+  launch.problem = &state.problem;
+  if (modification_.is_empty()) return cuda::launch(launch, params, stream);
+  std::vector<std::byte> bytes(param_bytes(modification_));
+  std::memcpy(bytes.data(), &params, sizeof params);
+  Status status = pack_operands(modification_, state.problem, args, bytes.data() + sizeof params);
+  if (!status.ok()) return status;
+  return cuda::launch_bytes(launch, bytes.data(), stream);
+}
+
+const Implementation kForward = {
+    .name = "cuda.rows.forward",
+    .understands = feature::gqa | feature::head_dim_v | feature::ragged_q | feature::ragged_kv |
+                   feature::paged_kv | feature::seqused_q | feature::seqused_k | feature::causal |
+                   feature::window | feature::chunk | feature::document | feature::mask_tensor |
+                   feature::mask_mod | feature::score_mod | feature::softcap | feature::bias |
+                   feature::alibi | feature::sink | feature::dropout | feature::lse |
+                   feature::max_logit | feature::top_left | feature::dtype_fp32 |
+                   feature::dtype_bf16 | feature::dtype_fp16 | feature::dtype_out,
+    .note = "one warp a query row, without tensor cores",
+    .supports = supports,
+    .configure = configure,
+    .print = print,
+    .workspace_bytes = workspace_bytes,
+    .prepare = prepare,
+    .kernels = kernels,
+    .warm_up = warm_up,
+    .run = run,
+};
+
+}  // namespace sirdar::rows
