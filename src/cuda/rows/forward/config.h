@@ -61,7 +61,7 @@ constexpr int warp_bytes(const ForwardConfig& c) { return query_bytes(c) + share
 constexpr int shared_bytes(const ForwardConfig& c) { return kWarps * warp_bytes(c); }
 
 // Blocks of a multiprocessor that the registers are meant for.
-constexpr int min_blocks(const ForwardConfig& c) { return c.columns_v <= 128 ? 4 : 3; }
+constexpr int min_blocks(const ForwardConfig& c) { return c.columns_v <= 128 ? 3 : 2; }
 
 constexpr bool is_valid(const ForwardConfig& c) {
   return c.element != Element::none && c.element_out != Element::none &&

@@ -98,6 +98,7 @@ KernelSource kernel_source(const expression::DeviceModification& modification,
   source.function = "modified_forward";
   source.params_type = "ModifiedParams<Modification>";
   source.entry += "_modified";
+  source.min_blocks = std::min(source.min_blocks, 2);  // the caller's code has registers too
   return source;
 }
 
