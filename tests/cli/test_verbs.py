@@ -68,7 +68,7 @@ def test_version_and_help(sirdar):
     (["selftest", "--seconds", "0"], "--seconds"), (["doctor", "now"], "now"),
     (["compile"], "PROBLEM"), (["compile", "fwd s8 d0"], "head_dim"),
     (["compile", "fwd s8", "--arch", "sm_75"], ["--arch", "sm_75", "sm_90a"]),
-    (["compile", "fwd s8 d8 fp32 bias"], ["no kernel", "NVIDIA H200"]),
+    (["compile", "fwd s8 d8 fp8_e4m3"], ["no kernel", "NVIDIA H200"]),
     (["cache"], "list, verify, clear, pack"), (["cache", "lst"], ["lst", "verify"]),
     (["cache", "list", "clear"], "list clear"), (["cache", "pack"], "-o"),
     (["cache", "list", "-o", "x"], "-o"), (["cache", "clear", "--json"], "--json")])
@@ -114,9 +114,11 @@ def test_explain_json(sirdar):
     found = json.loads(sirdar.ok("explain", "fwd s64 d64 bf16", "--device", "h200", "--json").out)
     assert found["chosen"] == "cuda.sm90.forward"
     found = json.loads(sirdar.ok("explain", "fwd s64 d64 fp32", "--device", "h200", "--json").out)
+    assert found["chosen"] == "cuda.rows.forward"
+    found = json.loads(sirdar.ok("explain", "fwd s64 d64 fp8_e4m3", "--device", "h200", "--json").out)
     assert found["chosen"] is None
     refused = {r["implementation"] for r in found["refusals"]}
-    assert refused >= {"cuda.sm90.forward", "cpu.forward", "reference"}
+    assert refused >= {"cuda.sm90.forward", "cuda.rows.forward", "cpu.forward", "reference"}
     assert all(len(r["reason"]) > 4 for r in found["refusals"])
 
 

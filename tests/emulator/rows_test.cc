@@ -17,30 +17,32 @@
 
 namespace sirdar {
 
-// As expression/emit_cuda.cc writes it for
+// What expression/emit_cuda.cc makes of
 //   score_mod:"score - slope[h] * abs(q_pos - k)" document
 struct RowsModification {
   static constexpr bool kScores = true, kMasks = true;
   TensorOperand tensors[3];
 
   struct Row {
-    int v0;
-    int v4;
-    float v8;
-    int v9;
+    int document;
+    float slope;
+    int q_pos;
   };
-  inline Row begin_row(int b, int h, int q, int q_pos) const {
-    const int v4 = language::read<int>(tensors[slot[0]], b, q);
-    const float v8 = language::read<float>(tensors[slot[2]], h);
-    return {b, v4, v8, q_pos};
+  Row begin_row(int b, int h, int q, int q_pos) const {
+    return {language::read<int>(tensors[slot[0]], b, q),
+            language::read<float>(tensors[slot[2]], h), q_pos};
   }
-  inline float score(const Row& row, float score, int k) const {
-    const int v10 = language::absolute(language::subtract(row.v9, k));
-    return score - row.v8 * language::to_real(v10);
+  struct Key {
+    int document, k;
+  };
+  Key begin_key(int b, int, int k) const {
+    return {language::read<int>(tensors[slot[1]], b, k), k};
   }
-  inline bool visible(const Row& row, int k) const {
-    return row.v4 == language::read<int>(tensors[slot[1]], row.v0, k);
+  float score(const Row& row, const Key& key, float score) const {
+    const int distance = language::absolute(language::subtract(row.q_pos, key.k));
+    return score - row.slope * language::to_real(distance);
   }
+  bool visible(const Row& row, const Key& key) const { return row.document == key.document; }
 
   // Where document_q, document_k and the expression's tensor stand.
   static inline int slot[3] = {0, 1, 2};

@@ -159,7 +159,7 @@ TEST(Planner, UnknownKnobsAreRefused) {
 }
 
 TEST(Planner, ARecordedGpuIsRefusedByTheCpuForward) {
-  expect_refused(planned("s4096 h8 d64 causal", {}, "h200"), StatusCode::unsupported,
+  expect_refused(planned("s4096 h8 d64 causal fp8_e4m3", {}, "h200"), StatusCode::unsupported,
                  "cpu.forward: runs on a CPU, and NVIDIA H200 is a GPU");
 }
 

@@ -41,7 +41,7 @@ ForwardConfig choose_config(const Problem& problem, const Device& device) {
 
 std::string entry_name(const ForwardConfig& config) {
   std::string name = fmt::format("sirdar_rows_{}", field_text(config.element));
-  if (config.element_out != config.element) name += "_" + field_text(config.element_out);
+  if (config.element_out != config.element) name += fmt::format("_{}", field_text(config.element_out));
   name += fmt::format("_d{}", config.columns);
   if (config.columns_v != config.columns) name += fmt::format("_dv{}", config.columns_v);
   if (config.splits > 1) name += "_shared";

@@ -92,7 +92,7 @@ SIRDAR_DEVICE int column_of(int lane, int i) {
 
 template <class Modification>
 inline constexpr bool kIsModified = Modification::kScores || Modification::kMasks;
-struct NoRow {};
+struct Nothing {};
 
 template <ForwardConfig config, class Modification>
 struct RowWalk {
@@ -127,7 +127,14 @@ struct RowWalk {
       return modification.begin_row(place.batch, place.head, place.row,
                                     place.row + place.shift());
     } else {
-      return NoRow{};
+      return Nothing{};
+    }
+  }
+  SIRDAR_DEVICE auto begin_key(int key) const {
+    if constexpr (kIsModified<Modification>) {
+      return modification.begin_key(place.batch, place.head, key);
+    } else {
+      return Nothing{};
     }
   }
 
@@ -211,10 +218,10 @@ struct RowWalk {
   }
 
   // Whether the pair is visible. `bias` becomes what is added to its score.
-  template <class Row>
-  SIRDAR_DEVICE bool is_visible(const Row& row, int key, float& bias) const {
+  template <class Row, class Key>
+  SIRDAR_DEVICE bool is_visible(const Row& row, const Key& of_key, int key, float& bias) const {
     if constexpr (Modification::kMasks) {
-      if (!modification.visible(row, key)) return false;
+      if (!modification.visible(row, of_key)) return false;
     }
     if constexpr (config.bias != Element::none) {
       const PairView& view = params.bias;
@@ -227,8 +234,8 @@ struct RowWalk {
     return true;
   }
 
-  template <class Row>
-  SIRDAR_DEVICE float logit_of(const Row& row, int key, float bias) const {
+  template <class Row, class Key>
+  SIRDAR_DEVICE float logit_of(const Row& row, const Key& of_key, int key, float bias) const {
     float logit =
         params.scale * dot(static_cast<const Stored*>(params.k) + key_offset(params.k_rows, key));
     if (params.softcap > 0) logit = params.softcap * language::tanh(logit / params.softcap);
@@ -240,7 +247,7 @@ struct RowWalk {
       const int distance = language::absolute(place.row + place.shift() - key);
       logit -= slope * static_cast<float>(distance);
     }
-    if constexpr (Modification::kScores) logit = modification.score(row, logit, key);
+    if constexpr (Modification::kScores) logit = modification.score(row, of_key, logit);
     return logit;
   }
 
@@ -248,9 +255,10 @@ struct RowWalk {
   template <class Row>
   SIRDAR_DEVICE void take_keys(const Row& row, int first, int end) {
     const int key = first + lane;
+    const auto of_key = begin_key(key);
     float bias = 0, logit = kMinusInfinity;
-    const bool is_seen = key < end && is_visible(row, key, bias);
-    if (is_seen) logit = logit_of(row, key, bias);
+    const bool is_seen = key < end && is_visible(row, of_key, key, bias);
+    if (is_seen) logit = logit_of(row, of_key, key, bias);
     const uint32_t seen = ptx::ballot_sync(is_seen);
     if (seen == 0) return;
     state.largest = ptx::max_of(state.largest, logit);
@@ -270,9 +278,12 @@ struct RowWalk {
   // Only of keys that are seen: others may lie in memory that holds anything.
   SIRDAR_DEVICE void add_values(int first, uint32_t seen, float weight, long long own_offset) {
     if (seen == ~0u && params.reads_v_vectors != 0) {
-      SIRDAR_UNROLL_BY(4)
-      for (int n = 0; n < 32; ++n) {
-        add_row<true>(row_of_value(first, n, own_offset), from_lane(weight, n));
+      SIRDAR_NO_UNROLL
+      for (int begin = 0; begin < 32; begin += 4) {
+        SIRDAR_UNROLL
+        for (int n = begin; n < begin + 4; ++n) {
+          add_row<true>(row_of_value(first, n, own_offset), from_lane(weight, n));
+        }
       }
       return;
     }
