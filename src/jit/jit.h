@@ -25,8 +25,8 @@ struct CompiledKernel {
 };
 using CompiledKernelPtr = std::shared_ptr<const CompiledKernel>;
 
-// The architecture that code for a device is compiled for, "sm_80" or "sm_90a": with the instructions
-// that only this generation has, where it has some.
+// The architecture that code for a device is compiled for, "sm_80" or "sm_90a": with the
+// instructions that only this generation has, where it has some.
 std::string arch_of(const Device& device);
 
 // Compiles at most once per process and kernel, whatever the number of threads; touches no GPU.

@@ -39,7 +39,7 @@ struct Implementation {
   std::string_view name;   // "cpu.forward"
   FeatureSet understands;  // a problem with any other feature is refused before supports() is asked
   std::string_view note = {};  // what explain() says of it besides, in a line
-  bool is_reference = false;   // chosen only when named, or when PlanOptions::allow_reference is set
+  bool is_reference = false;  // chosen only when named, or when PlanOptions::allow_reference is set
   // ok, or the reason in words. Pure: depends on the facts given, so it can be asked for any
   // machine.
   Status (*supports)(const Problem&, const Device&);

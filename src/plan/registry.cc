@@ -10,11 +10,7 @@ extern const Implementation kReference;
 
 std::span<const Implementation* const> implementations() {
   static const Implementation* const kAll[] = {
-      &sm90::kForward,
-      &rows::kForward,
-      &cpu::kCpuForward,
-      &cpu::kCpuBackward,
-      &kReference,
+      &sm90::kForward, &rows::kForward, &cpu::kCpuForward, &cpu::kCpuBackward, &kReference,
   };
   return kAll;
 }

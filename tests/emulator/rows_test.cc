@@ -29,8 +29,8 @@ struct RowsModification {
     int q_pos;
   };
   Row begin_row(int b, int h, int q, int q_pos) const {
-    return {language::read<int>(tensors[slot[0]], b, q),
-            language::read<float>(tensors[slot[2]], h), q_pos};
+    return {language::read<int>(tensors[slot[0]], b, q), language::read<float>(tensors[slot[2]], h),
+            q_pos};
   }
   struct Key {
     int document, k;
@@ -86,8 +86,9 @@ Modification operands(const Problem& problem, const Args& args) {
     for (int n = 0; n < static_cast<int>(emitted.tensors.size()); ++n) {
       using Source = expression::DeviceTensor::Source;
       const Source source = emitted.tensors[static_cast<size_t>(n)].source;
-      Modification::slot[source == Source::document_q ? 0 : source == Source::document_k ? 1 : 2] =
-          n;
+      Modification::slot[source == Source::document_q   ? 0
+                         : source == Source::document_k ? 1
+                                                        : 2] = n;
     }
     std::vector<std::byte> bytes(sizeof modification);
     EXPECT_TRUE(pack_operands(emitted, problem, args, bytes.data()).ok());
@@ -113,9 +114,8 @@ void expect_right(const std::string& text, const Edit& edit = {}, int64_t alignm
     const check::Oracle oracle = check::make_oracle(problem, inputs.args());
     const rows::ForwardParams params = rows::make_params(problem, config, inputs.args());
     const auto modification = operands<Modification>(problem, inputs.args());
-    const emulator::Report report =
-        emulator::launch(launch_of(config, params, seed),
-                         [&] { rows::forward<config>(params, modification); });
+    const emulator::Report report = emulator::launch(
+        launch_of(config, params, seed), [&] { rows::forward<config>(params, modification); });
     ASSERT_EQ(report.fault, "") << "seed " << seed;
     EXPECT_EQ(inputs.damage(), "") << "seed " << seed;
     for (const std::string& fault : check::judge(oracle).faults) {
@@ -173,8 +173,8 @@ TEST(EmulatedRows, MaskedKeysAreAsIfNeverRead) {
     }
   };
   for (const char* mask : {"causal", "window:12,3", "chunk:16"}) {
-    expect_right<kBf16>(
-        std::string("fwd b2 sq64 sk64 h2 d40 dv24 bf16 lse max_logit ") + mask, edit);
+    expect_right<kBf16>(std::string("fwd b2 sq64 sk64 h2 d40 dv24 bf16 lse max_logit ") + mask,
+                        edit);
   }
 }
 
@@ -216,18 +216,14 @@ TEST(EmulatedRows, WideHeadsAndAnOutputOfAnotherDtype) {
   constexpr ForwardConfig config{.element_out = Element::fp32, .columns = 512, .columns_v = 512};
   expect_right<config>("fwd b1 sq5 sk45 h2 d300 dv500 bf16 out:fp32 lse causal");
   expect_right<config>("fwd b1 sq5 sk45 h2 d512 bf16 out:fp32 lse", {}, 16);
-  constexpr ForwardConfig fp32{.element = Element::fp32,
-                               .element_out = Element::fp32,
-                               .columns = 256,
-                               .columns_v = 256};
+  constexpr ForwardConfig fp32{
+      .element = Element::fp32, .element_out = Element::fp32, .columns = 256, .columns_v = 256};
   expect_right<fp32>("fwd b1 sq5 sk45 h2 d256 dv250 fp32 lse causal", {}, 16);
 }
 
 TEST(EmulatedRows, WarpsShareARow) {
-  constexpr ForwardConfig config{.bias = Element::fp16,
-                                 .columns = 128,
-                                 .columns_v = 128,
-                                 .splits = rows::kWarps};
+  constexpr ForwardConfig config{
+      .bias = Element::fp16, .columns = 128, .columns_v = 128, .splits = rows::kWarps};
   const auto edit = [](Args& args) {
     put(args.v, {0, 280, 0, 5}, std::numeric_limits<double>::quiet_NaN());
   };

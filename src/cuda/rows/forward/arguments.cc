@@ -62,8 +62,7 @@ void add_scores(const Problem& problem, const Args& args, ForwardParams& params)
     params.stride_sink = stride_or_zero(args.sink, 0);
   }
   if (problem.dropout_p > 0) {
-    params.dropout =
-        Dropout::of(double{problem.dropout_p}, args.dropout_seed, args.dropout_offset);
+    params.dropout = Dropout::of(double{problem.dropout_p}, args.dropout_seed, args.dropout_offset);
     params.keep_scale = static_cast<float>(params.dropout.keep_scale);
   }
 }

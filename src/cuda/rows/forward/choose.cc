@@ -13,7 +13,9 @@ constexpr int64_t kFewestSharedKeys = 512;
 constexpr int kFewRowsPerSm = 8;
 
 Element element_of(DType dtype) {
-  return dtype == DType::bf16 ? Element::bf16 : dtype == DType::fp16 ? Element::fp16 : Element::fp32;
+  return dtype == DType::bf16   ? Element::bf16
+         : dtype == DType::fp16 ? Element::fp16
+                                : Element::fp32;
 }
 
 // Rows that leave most of the GPU idle are shared by the warps of a block; not where bits must not
@@ -41,7 +43,8 @@ ForwardConfig choose_config(const Problem& problem, const Device& device) {
 
 std::string entry_name(const ForwardConfig& config) {
   std::string name = fmt::format("sirdar_rows_{}", field_text(config.element));
-  if (config.element_out != config.element) name += fmt::format("_{}", field_text(config.element_out));
+  if (config.element_out != config.element)
+    name += fmt::format("_{}", field_text(config.element_out));
   name += fmt::format("_d{}", config.columns);
   if (config.columns_v != config.columns) name += fmt::format("_dv{}", config.columns_v);
   if (config.splits > 1) name += "_shared";

@@ -40,8 +40,8 @@ Status supports(const Problem& problem, const Device& device) {
     return unsupported(fmt::format("runs on an NVIDIA GPU, and {} is a CPU", device.name));
   }
   if (device.arch < kMinArch) {
-    return unsupported(
-        fmt::format("runs on sm_{} and newer, and {} is sm_{}", kMinArch, device.name, device.arch));
+    return unsupported(fmt::format("runs on sm_{} and newer, and {} is sm_{}", kMinArch,
+                                   device.name, device.arch));
   }
   if (std::max({problem.seqlen_q, problem.seqlen_k, problem.total_q, problem.total_k}) >
       kMaxSeqlen) {
@@ -59,8 +59,7 @@ Status supports(const Problem& problem, const Device& device) {
   return {};
 }
 
-Result<Config> configure(const Problem& problem, const Device& device,
-                         const PlanOptions& options) {
+Result<Config> configure(const Problem& problem, const Device& device, const PlanOptions& options) {
   ForwardConfig config = choose_config(problem, device);
   if (Status status = override_fields(config, options.knobs); !status.ok()) return status;
   // Other fields say what the problem is.

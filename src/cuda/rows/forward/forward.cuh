@@ -30,8 +30,7 @@ struct RowResult {
     for (int i = 0; i < lane_columns(config); ++i) {
       const int column = column_of<config>(lane, i);
       if (column >= params.head_dim_v) continue;
-      out[column] =
-          Number<config.element_out>::stored(is_empty ? 0.0f : state.out[i] * inverse);
+      out[column] = Number<config.element_out>::stored(is_empty ? 0.0f : state.out[i] * inverse);
     }
     if (lane != 0) return;
     if (params.lse != nullptr) {
@@ -84,8 +83,7 @@ struct SharedRow {
     const ptx::Int4 found = ptx::load_shared_int4(part(warp));
     const float top = ptx::max_of(state.reference, number(found.x));
     state.raise_to(top);
-    const float factor =
-        language::exp(number(found.x) - (top == kMinusInfinity ? 0.0f : top));
+    const float factor = language::exp(number(found.x) - (top == kMinusInfinity ? 0.0f : top));
     if (lane == 0) state.sum += factor * number(found.y);
     state.largest = ptx::max_of(state.largest, number(found.z));
     state.saw_nan = state.saw_nan || found.w != 0;
@@ -117,9 +115,9 @@ SIRDAR_DEVICE void compute_row(const ForwardParams& params, const Modification& 
   RowState<config> state;
   state.begin(sink, split == 0 && lane == 0);
   if (takes_part) {
-    RowWalk<config, Modification>{
-        params, modification, place, base + static_cast<uint32_t>(warp * warp_bytes(config)),
-        lane,   state}
+    RowWalk<config, Modification>{params, modification,
+                                  place,  base + static_cast<uint32_t>(warp * warp_bytes(config)),
+                                  lane,   state}
         .run(split);
   }
   if constexpr (config.splits > 1) {

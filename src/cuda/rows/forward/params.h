@@ -20,7 +20,8 @@ struct ForwardParams {
   float *lse, *max_logit;  // null: not wanted
   RowMap q_rows, k_rows, v_rows, out_rows, lse_rows, max_logit_rows;
   Extents query, key;
-  // Of the rows whose addresses are multiples of 16 bytes (k), of a lane's neighbouring columns (v).
+  // Of the rows whose addresses are multiples of 16 bytes (k), of a lane's neighbouring columns
+  // (v).
   int reads_k_vectors, reads_v_vectors;
   int head_dim, head_dim_v;
   int num_heads_kv, group_size;  // query heads per K/V head

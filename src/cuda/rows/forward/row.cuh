@@ -124,8 +124,7 @@ struct RowWalk {
  private:
   SIRDAR_DEVICE auto begin_row() const {
     if constexpr (kIsModified<Modification>) {
-      return modification.begin_row(place.batch, place.head, place.row,
-                                    place.row + place.shift());
+      return modification.begin_row(place.batch, place.head, place.row, place.row + place.shift());
     } else {
       return Nothing{};
     }
@@ -146,8 +145,8 @@ struct RowWalk {
       uint32_t words[4];
       SIRDAR_UNROLL
       for (int i = 0; i < 4; ++i) {
-        words[i] = ptx::bits_of(d + i < params.head_dim ? load_number<config.element>(q + d + i)
-                                                        : 0.0f);
+        words[i] =
+            ptx::bits_of(d + i < params.head_dim ? load_number<config.element>(q + d + i) : 0.0f);
       }
       ptx::store_shared(query + 4 * static_cast<uint32_t>(d),
                         {static_cast<int>(words[0]), static_cast<int>(words[1]),
@@ -161,8 +160,8 @@ struct RowWalk {
     const long long head = place.head_kv * map.stride_head;
     if constexpr (config.is_paged) {
       const int size = static_cast<int>(map.page_size);
-      const int page = map.page_table[place.batch * map.stride_table_batch +
-                                      key / size * map.stride_table_page];
+      const int page =
+          map.page_table[place.batch * map.stride_table_batch + key / size * map.stride_table_page];
       return page * map.stride_batch + key % size * map.stride_row + head;
     } else {
       return place.batch * map.stride_batch + (place.k.begin + key) * map.stride_row + head;
@@ -186,7 +185,8 @@ struct RowWalk {
   SIRDAR_DEVICE void add_packets(const Stored* k, int d, float (&sums)[4]) const {
     Packet<config.element, kChunk> packets[kPackets];
     SIRDAR_UNROLL
-    for (int n = 0; n < kPackets; ++n) packets[n] = Packet<config.element, kChunk>::load(k + d + n * kChunk);
+    for (int n = 0; n < kPackets; ++n)
+      packets[n] = Packet<config.element, kChunk>::load(k + d + n * kChunk);
     SIRDAR_UNROLL
     for (int n = 0; n < kPackets; ++n) {
       float values[kChunk];
@@ -225,10 +225,9 @@ struct RowWalk {
     }
     if constexpr (config.bias != Element::none) {
       const PairView& view = params.bias;
-      bias = load_number<config.bias>(static_cast<const StoredOf<config.bias>*>(view.data) +
-                                      place.batch * view.stride_batch +
-                                      place.head * view.stride_head +
-                                      place.row * view.stride_row + key * view.stride_key);
+      bias = load_number<config.bias>(
+          static_cast<const StoredOf<config.bias>*>(view.data) + place.batch * view.stride_batch +
+          place.head * view.stride_head + place.row * view.stride_row + key * view.stride_key);
       return bias != kMinusInfinity;
     }
     return true;
@@ -241,9 +240,9 @@ struct RowWalk {
     if (params.softcap > 0) logit = params.softcap * language::tanh(logit / params.softcap);
     if constexpr (config.bias != Element::none) logit += bias;
     if (params.alibi != nullptr) {
-      const float slope = ptx::load_constant(params.alibi +
-                                             place.batch * params.stride_alibi_batch +
-                                             place.head * params.stride_alibi_head);
+      const float slope =
+          ptx::load_constant(params.alibi + place.batch * params.stride_alibi_batch +
+                             place.head * params.stride_alibi_head);
       const int distance = language::absolute(place.row + place.shift() - key);
       logit -= slope * static_cast<float>(distance);
     }

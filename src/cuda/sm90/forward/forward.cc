@@ -235,8 +235,9 @@ const Implementation kForward = {
                    feature::lse | feature::max_logit | feature::top_left | feature::dtype_bf16 |
                    feature::dtype_fp16 | feature::bias | feature::document | feature::mask_tensor |
                    feature::mask_mod | feature::score_mod,
-    .note = "q, k, v and out whose addresses or strides are no multiples of 16 bytes, or whose "
-            "strides are negative, are computed by cuda.rows.forward, which is slower",
+    .note =
+        "q, k, v and out whose addresses or strides are no multiples of 16 bytes, or whose "
+        "strides are negative, are computed by cuda.rows.forward, which is slower",
     .supports = supports,
     .configure = configure,
     .print = print,
