@@ -35,6 +35,8 @@ inline Float2 load_constant_float2(const void* address) {
   return *static_cast<const Float2*>(address);
 }
 
+inline Int4 load_constant_int4(const void* address) { return *static_cast<const Int4*>(address); }
+
 inline void prefetch_l2(const void*) {}
 
 inline int atomic_add(int* address, int value, Here here = Here::current()) {

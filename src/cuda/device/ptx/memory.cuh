@@ -41,6 +41,11 @@ SIRDAR_DEVICE Float2 load_constant_float2(const void* address) {  // 8-byte alig
   return {value.x, value.y};
 }
 
+SIRDAR_DEVICE Int4 load_constant_int4(const void* address) {  // 16-byte aligned
+  const int4 value = __ldg(static_cast<const int4*>(address));
+  return {value.x, value.y, value.z, value.w};
+}
+
 // A hint: the line of global memory is going to be read.
 SIRDAR_DEVICE void prefetch_l2(const void* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
