@@ -1,0 +1,138 @@
+"""Times Sirdar's forward with masks and score modifications on one GPU.
+
+    python3 bench/modifications_cuda.py build/release/libsirdar.so [--rounds 4] [--only alibi,bias]
+
+bf16, B2 H16 S8192 D128, random normal. TFLOP/s count the visible pairs alone. Problems take turns in
+random order, L2 is flushed before every call, the median counts. A small problem of each kind is
+compared with float64 first, and a wrong one ends the run.
+"""
+
+import argparse
+import math
+import random
+import statistics
+
+import torch
+
+from sirdar_ctypes import Library
+
+BATCH, HEADS, SEQLEN, HEAD_DIM = 2, 16, 8192, 128
+
+
+class Modification:
+    """A problem's words, its tensors, the pairs that are visible, and what becomes of a score."""
+
+    def __init__(self, words, visible, tensors=None, change=None):
+        self.words, self.visible = words, visible
+        self.tensors, self.change = tensors or {}, change or (lambda scores: scores)
+
+
+def modifications(seqlen):
+    position = torch.arange(seqlen, device="cuda")
+    distance = position[:, None] - position[None]
+    everything, causal = torch.ones_like(distance, dtype=torch.bool), distance >= 0
+    slopes = torch.tensor([2.0 ** (-(h + 1) / 2) for h in range(HEADS)], device="cuda")
+
+    def documents(count):
+        ids = (position // max(1, seqlen // count + 1)).int()[None].repeat(BATCH, 1)
+        seen = causal & (ids[:, :, None] == ids[:, None])[0]
+        tensors = {"document_q": lambda: ids, "document_k": lambda: ids}
+        return Modification(" causal document", seen, tensors)
+
+    def bias(word, dtype, heads=HEADS, batch=BATCH):
+        def draw():
+            return torch.randn(batch, heads, seqlen, seqlen, device="cuda", dtype=dtype)
+
+        return Modification(f" bias:{word}", everything, {"bias": draw}, "bias")
+
+    return {
+        "plain": Modification("", everything),
+        "causal": Modification(" causal", causal),
+        "alibi": Modification(
+            " causal alibi", causal, {"alibi": lambda: slopes},
+            lambda s: s - slopes[None, :, None, None].double() * distance.abs(),
+        ),
+        "softcap": Modification(" softcap:50", everything, None, lambda s: 50 * torch.tanh(s / 50)),
+        "window": Modification(" causal window:1023,", causal & (distance < 1024)),
+        "chunk": Modification(
+            " causal chunk:1024", causal & (position[:, None] // 1024 == position[None] // 1024)
+        ),
+        "documents": documents(12),
+        "bias": bias("bhqk:bf16", torch.bfloat16),
+        "bias of heads": bias("hqk:bf16", torch.bfloat16, batch=1),
+        "bias fp32": bias("bhqk:fp32", torch.float32),
+    }
+
+
+class Case:
+    def __init__(self, library, modification, seqlen):
+        self.modification = modification
+        self.q, self.k, self.v = (
+            torch.randn(BATCH, seqlen, HEADS, HEAD_DIM, device="cuda", dtype=torch.bfloat16)
+            for _ in range(3)
+        )
+        self.out = torch.full_like(self.q, math.nan)
+        words = f"fwd b{BATCH} s{seqlen} h{HEADS} d{HEAD_DIM} bf16{modification.words}"
+        self.plan = library.plan(words, device="cuda")
+        self.tensors = {name: draw() for name, draw in modification.tensors.items()}
+        for name in ("q", "k", "v", "out"):
+            self.plan.set(name, getattr(self, name))
+        for name, tensor in self.tensors.items():
+            self.plan.set(name, tensor)
+        self.stream = torch.cuda.current_stream().cuda_stream
+
+    def run(self):
+        self.plan.run(self.stream)
+
+    def error(self):
+        self.run()
+        q, k, v = (x.transpose(1, 2).double() for x in (self.q, self.k, self.v))
+        scores = q @ k.transpose(-1, -2) / math.sqrt(HEAD_DIM)
+        change = self.modification.change
+        scores = scores + self.tensors["bias"].double() if change == "bias" else change(scores)
+        scores = scores.masked_fill(~self.modification.visible, -math.inf)
+        right = (torch.softmax(scores, -1) @ v).transpose(1, 2)
+        return float((self.out.double() - right).norm() / right.norm())
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("library")
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--only", help="names, comma by comma")
+    arguments = parser.parse_args()
+    library = Library(arguments.library)
+    large, small = modifications(SEQLEN), modifications(300)
+    names = arguments.only.split(",") if arguments.only else list(large)
+    cases = {}
+    for name in names:
+        error = Case(library, small[name], 300).error()
+        if not error < 8e-3:
+            raise SystemExit(f"{name}: error {error:.2e}")
+        cases[name] = Case(library, large[name], SEQLEN)
+    flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
+    times = {name: [] for name in names}
+    for n in range(arguments.rounds):
+        order = list(names)
+        random.Random(n).shuffle(order)
+        for name in order:
+            cases[name].run()
+            events = []
+            for _ in range(6):
+                pair = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+                flush.zero_()
+                pair[0].record()
+                cases[name].run()
+                pair[1].record()
+                events.append(pair)
+            torch.cuda.synchronize()
+            times[name] += [start.elapsed_time(end) for start, end in events]
+    for name in names:
+        share = float(large[name].visible.float().mean())
+        flop = 4 * BATCH * HEADS * SEQLEN * SEQLEN * HEAD_DIM * share
+        ms = statistics.median(times[name])
+        print(f"{name}: {share:.4f} visible, {ms:.3f} ms, {flop / ms / 1e9:.0f} TFLOP/s")
+
+
+if __name__ == "__main__":
+    main()
