@@ -30,12 +30,13 @@ double flops_of(const Problem& problem, const Args& args) {
 
 }  // namespace
 
-Result<Plan> plan_pass(const Problem& problem, const Args& args, const PlanOptions& options) {
+Result<Plan> plan_pass(const Problem& problem, const Args& args, const PlanOptions& options,
+                       const std::string& where) {
   if (Status status = problem.validate(); !status.ok()) return in_flag_terms(status);
   if (Status status = validate(problem, args, DeviceKind::cpu); !status.ok()) {
     return in_flag_terms(status);
   }
-  return plan_in_flag_terms(problem, options);
+  return plan_in_flag_terms(problem, options, where);
 }
 
 Result<PassReport> run_pass(const Plan& plan, const Args& args) {

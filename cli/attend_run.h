@@ -14,8 +14,9 @@ struct PassReport {
 };
 
 // Plans a pass and checks its arguments, so that of two passes none runs in vain. Messages name
-// flags.
-Result<Plan> plan_pass(const Problem& problem, const Args& args, const PlanOptions& options);
+// flags. It runs on the device_of(where).
+Result<Plan> plan_pass(const Problem& problem, const Args& args, const PlanOptions& options,
+                       const std::string& where);
 
 Result<PassReport> run_pass(const Plan& plan, const Args& args);
 

@@ -19,11 +19,10 @@ Result<PlanOptions> plan_options(const AttendFlags& flags) {
   if (!named.ok()) return named.status();
   const std::string& backend = named.value();
   if (backend == "cuda") {
-    return bad_flag("--backend",
-                    "cuda is not in this build, which has no CUDA implementation; use "
-                    "auto, cpu or reference.");
+    const Result<Device> gpu = Device::cuda();
+    if (!gpu.ok()) return bad_flag("--backend", "cuda: " + gpu.status().message());
   }
-  if (backend != "auto" && backend != "cpu" && backend != "reference") {
+  if (backend != "auto" && backend != "cpu" && backend != "reference" && backend != "cuda") {
     return bad_flag("--backend",
                     fmt::format("'{}' is not known; use auto, reference, cpu or cuda.", backend));
   }
@@ -66,7 +65,8 @@ int attend(const AttendFlags& flags) {
 
   std::vector<Plan> plans;
   for (const auto& [problem, args] : passes) {
-    const Result<Plan> plan = plan_pass(*problem, *args, options.value());
+    const std::string where = flags.backend == "cuda" ? "cuda" : options.value().implementation;
+    const Result<Plan> plan = plan_pass(*problem, *args, options.value(), where);
     if (!plan.ok()) return fail(plan.status());
     plans.push_back(plan.value());
   }

@@ -78,11 +78,16 @@ Result<std::string> refusal(const Problem& problem, const std::string& implement
 }
 
 Result<Plan> plan_in_flag_terms(const Problem& problem, const PlanOptions& options) {
+  return plan_in_flag_terms(problem, options, options.implementation);
+}
+
+Result<Plan> plan_in_flag_terms(const Problem& problem, const PlanOptions& options,
+                                const std::string& where) {
   const bool is_reference = options.implementation == "reference";
   if (is_reference && options.num_threads > 0) {
     return bad_flag("--threads", "has no effect on the reference; leave it out.");
   }
-  const Result<Device> device = device_of(options.implementation);
+  const Result<Device> device = device_of(where);
   if (!device.ok()) return device.status();
   std::vector<Refusal> refusals;
   Result<Plan> plan = create_plan(problem, options, device.value(), refusals);

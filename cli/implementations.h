@@ -20,6 +20,9 @@ Result<std::string> refusal(const Problem& problem, const std::string& implement
 
 // A plan on this machine; where there is none the message names flags.
 Result<Plan> plan_in_flag_terms(const Problem& problem, const PlanOptions& options);
+// The same on the device_of(where).
+Result<Plan> plan_in_flag_terms(const Problem& problem, const PlanOptions& options,
+                                const std::string& where);
 
 // Every text as a valid problem, or the first that is not one.
 Result<std::vector<Problem>> parse_problems(const std::vector<std::string>& words);

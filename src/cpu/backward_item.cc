@@ -354,7 +354,7 @@ void BackwardItem::make_weights(const BackwardTile::Panel& panel, const PanelPar
     args.document_q = masks.document_q;
     args.document_k = masks.document_k;
   }
-  if (part.cover == Cover::part && tile_.is_cut(panel)) {
+  if (part.cover == Cover::part && tile_.is_cut(panel, part)) {
     make_cut_weights(panel, part, args);
   } else {
     call_.backward.weights(args);

@@ -194,7 +194,7 @@ class RowPass {
       args.scores = scores.scores + at;
       if (masks.bias != nullptr) args.bias = masks.bias + at;
       if (masks.document_k != nullptr) args.document_k = masks.document_k + first;
-      if (tile_.is_cut(panel)) {
+      if (tile_.is_cut(panel, part)) {
         const auto rows = tile_.visible(panel, part.keys.begin + first, args.num_keys);
         args.visible = rows.first;
         args.visible_stride = rows.stride;

@@ -51,8 +51,13 @@ class BackwardTile {
   Masks masks(const Panel& panel, const PanelPart& part);
   // Dropout: keep[key][lane] of the part.
   void keep_factors(const Panel& panel, const PanelPart& part, float* keep) const;
-  // Where a mask_mod shows a panel only some of its keys; else visible() is not to be asked.
-  bool is_cut(const Panel& panel) const { return expressions_.cover(panel.index) == Cover::part; }
+  // Where a mask_mod shows a panel only some of the part's keys, which are rounded out to whole
+  // vectors; else visible() is not to be asked.
+  bool is_cut(const Panel& panel, const PanelPart& part) const {
+    const Range shown = expressions_.seen(panel.index);
+    return expressions_.cover(panel.index) == Cover::part || part.keys.begin < shown.begin ||
+           part.keys.end > shown.end;
+  }
   TileExpressions::Visible visible(const Panel& panel, int64_t first_key, int num_keys) {
     return expressions_.visible(lanes(panel), first_key, num_keys);
   }

@@ -83,6 +83,10 @@ INSTANTIATE_TEST_SUITE_P(
         "bwd s100 h2 d32 mask_mod:\"q_pos >= k && q_pos - k < 40\"",
         "bwd b2 sq90 sk260 hq4 hkv2 d16 mask_mod:\"(q / 16 + k / 64) % 3 == 0\"",
         "bwd s40 h1 d8 mask_mod:\"false\"",
+        // Edges that are no multiples of a vector, from both sides and inside a block.
+        "bwd s128 h1 d16 mask_mod:\"k < 80\"", "bwd s128 h1 d16 mask_mod:\"k >= 16\"",
+        "bwd sq7 sk130 hq4 hkv2 d8 mask_mod:\"k >= 48 && k < 112\"",
+        "bwd sq7 sk130 h2 d8 bias softcap:3 mask_mod:\"k / 16 != 5 && k / 16 != 6 && k < 136\"",
         "bwd b2 s140 h2 d20 mask_mod:\"q_pos >= k && doc[b, q] == doc[b, k]\" tensor:doc:int32:2",
         "bwd s150 h2 d24 causal score_mod:\"score - slope[h] * abs(q_pos - k)\" "
         "tensor:slope:fp32:1:grad",
@@ -218,14 +222,12 @@ void fill(const TensorView& view, int64_t row, float value) {
   }
 }
 
-// The last 60 keys are seen by nobody.
-TEST(CpuBackwardMasks, WhatNoPairShowsIsAsIfNeverRead) {
-  const Problem problem =
-      Problem::parse("bwd sq200 sk260 h2 d24 causal:top-left window:40, dlse").value();
+void expect_never_read(const std::string& words, int64_t first_hidden) {
+  const Problem problem = Problem::parse(words).value();
   for (const std::string& isa : instruction_sets()) {
     check::Inputs inputs(problem, 9, check::Style::plain);
     const auto set = [&](float value) {
-      for (int64_t key = 200; key < 260; ++key) {
+      for (int64_t key = first_hidden; key < problem.seqlen_k; ++key) {
         fill(inputs.args().k, key, value);
         fill(inputs.args().v, key, value);
       }
@@ -235,8 +237,16 @@ TEST(CpuBackwardMasks, WhatNoPairShowsIsAsIfNeverRead) {
     const auto clean = outputs(inputs, options_for(isa, 2));
     for (const float poison : {kNan, std::numeric_limits<float>::infinity()}) {
       set(poison);
-      expect_same_bits(clean, outputs(inputs, options_for(isa, 2)), isa);
+      expect_same_bits(clean, outputs(inputs, options_for(isa, 2)), isa + " " + words);
     }
+  }
+}
+
+TEST(CpuBackwardMasks, WhatNoPairShowsIsAsIfNeverRead) {
+  expect_never_read("bwd sq200 sk260 h2 d24 causal:top-left window:40, dlse", 200);
+  for (const int64_t edge : {16, 48, 80, 96, 176, 208}) {
+    expect_never_read("bwd sq40 sk260 h2 d24 mask_mod:\"k < " + std::to_string(edge) + "\" dlse",
+                      edge);
   }
 }
 
