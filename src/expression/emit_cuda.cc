@@ -384,6 +384,11 @@ DeviceModification emit_cuda(const Problem& problem, const Modifications& modifi
   return result;
 }
 
+DeviceModification modification_of(const Problem& problem) {
+  const Result<Modifications> parsed = parse(problem);
+  return parsed.ok() ? emit_cuda(problem, parsed.value()) : DeviceModification{};
+}
+
 Status pack_operands(const DeviceModification& modification, const Problem& problem,
                      const Args& args, std::byte* bytes) {
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();

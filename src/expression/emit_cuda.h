@@ -40,6 +40,8 @@ struct DeviceModification {
 
 // `modifications` are the problem's.
 DeviceModification emit_cuda(const Problem& problem, const Modifications& modifications);
+// The same of a valid problem's own text.
+DeviceModification modification_of(const Problem& problem);
 
 // Writes the struct of one call to `bytes` [num_bytes()]; the arguments are valid for the problem.
 Status pack_operands(const DeviceModification& modification, const Problem& problem,

@@ -6,6 +6,7 @@
 #include <limits>
 #include <stdexcept>
 
+#include "cuda/modified_params.h"
 #include "cuda/sm90/forward/arguments.h"
 #include "cuda/sm90/forward/modified.h"
 #include "emulator/support/emulated_driver.h"
@@ -41,7 +42,7 @@ EmulatedCall::EmulatedCall(const std::string& problem)
     : kernels_(value_or_throw(forward_kernels(problem))), call_(problem) {
   call_.q = like(call_.q), call_.k = like(call_.k), call_.v = like(call_.v);
   call_.out = like(call_.out);
-  const expression::DeviceModification modification = sm90::modification_of(kernels_.problem);
+  const expression::DeviceModification modification = expression::modification_of(kernels_.problem);
   const sm90::CoverView shape =
       sm90::cover_view(kernels_.problem, kernels_.config, modification, nullptr);
   const auto blocks_m = static_cast<int>(
@@ -79,9 +80,9 @@ emulator::Report EmulatedCall::run(uint64_t seed, int blocks) {
   for (test::Tensor* output : {&call_.out, &call_.lse, &call_.max_logit})
     if (output->present()) output->fill(poison);
   std::fill_n(workspace_.begin(), sm90::kCounterBytes, std::byte{0});
-  const expression::DeviceModification modification = sm90::modification_of(kernels_.problem);
+  const expression::DeviceModification modification = expression::modification_of(kernels_.problem);
   const std::vector<std::byte> bytes =
-      value_or_throw(sm90::modified_params(params_, modification, kernels_.problem, call_.args()));
+      value_or_throw(cuda::modified_params(params_, modification, kernels_.problem, call_.args()));
   if (kernels_.config.has_mask_mod) {
     const emulator::Report report =
         launch(kernels_.sources.front(),

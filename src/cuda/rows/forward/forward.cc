@@ -4,9 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "cuda/launch.h"
+#include "cuda/modified_params.h"
 #include "cuda/rows/forward/arguments.h"
 #include "cuda/rows/forward/choose.h"
 #include "jit/source.h"
@@ -18,22 +18,9 @@ namespace {
 constexpr int64_t kMaxSeqlen = int64_t{1} << 30;  // positions and their sums are 32-bit
 constexpr int64_t kMaxHeads = int64_t{1} << 30;
 constexpr int64_t kMaxBlocks = int64_t{1} << 30;  // of a grid; more rows are further rounds
-constexpr size_t kMaxParamBytes = 4096;           // of a kernel
 constexpr int kMinArch = 70;                      // lanes of a warp may diverge and meet again
 
 Status unsupported(std::string reason) { return {StatusCode::unsupported, std::move(reason)}; }
-
-expression::DeviceModification modification_of(const Problem& problem) {
-  const Result<expression::Modifications> parsed = expression::parse(problem);
-  return parsed.ok() ? emit_cuda(problem, parsed.value()) : expression::DeviceModification{};
-}
-
-// Of a launch with it, as ModifiedParams lies in memory.
-size_t param_bytes(const expression::DeviceModification& modification) {
-  constexpr size_t kAlignment = alignof(ForwardParams);
-  const size_t bytes = sizeof(ForwardParams) + modification.num_bytes();
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
 
 Status supports(const Problem& problem, const Device& device) {
   if (device.kind != DeviceKind::cuda) {
@@ -50,11 +37,12 @@ Status supports(const Problem& problem, const Device& device) {
   if (problem.num_heads_q > kMaxHeads / std::max<int64_t>(problem.batch, 1)) {
     return unsupported(fmt::format("takes up to {} heads of all sequences", kMaxHeads));
   }
-  if (param_bytes(modification_of(problem)) > kMaxParamBytes) {
+  if (cuda::param_bytes<ForwardParams>(expression::modification_of(problem)) >
+      cuda::kMaxParamBytes) {
     return unsupported(
         fmt::format("takes tensors and scalars of expressions that fit the {} bytes of a kernel's "
                     "parameters, about 50 tensors",
-                    kMaxParamBytes));
+                    cuda::kMaxParamBytes));
   }
   return {};
 }
@@ -102,7 +90,8 @@ KernelSource kernel_source(const expression::DeviceModification& modification,
 }
 
 Result<std::vector<KernelSource>> kernels(const Problem& problem, const Config& config) {
-  return std::vector{kernel_source(modification_of(problem), config.as<ForwardConfig>())};
+  return std::vector{
+      kernel_source(expression::modification_of(problem), config.as<ForwardConfig>())};
 }
 
 std::shared_ptr<const void> prepare(const Problem& problem) {
@@ -123,7 +112,7 @@ Status run(const Plan::State& state, const Args& args, Stream stream) {
 
 }  // namespace
 
-Launcher::Launcher(const Problem& problem) : modification_(modification_of(problem)) {}
+Launcher::Launcher(const Problem& problem) : modification_(expression::modification_of(problem)) {}
 
 Status Launcher::load(const Problem& problem, const ForwardConfig& config, const Device& device) {
   std::call_once(once_, [&] {
@@ -149,11 +138,10 @@ Status Launcher::run(const Plan::State& state, const ForwardConfig& config, cons
       std::min<int64_t>((params.num_rows + rows_of_block - 1) / rows_of_block, kMaxBlocks));
   launch.problem = &state.problem;
   if (modification_.is_empty()) return cuda::launch(launch, params, stream);
-  std::vector<std::byte> bytes(param_bytes(modification_));
-  std::memcpy(bytes.data(), &params, sizeof params);
-  Status status = pack_operands(modification_, state.problem, args, bytes.data() + sizeof params);
-  if (!status.ok()) return status;
-  return cuda::launch_bytes(launch, bytes.data(), stream);
+  const Result<std::vector<std::byte>> bytes =
+      cuda::modified_params(params, modification_, state.problem, args);
+  if (!bytes.ok()) return bytes.status();
+  return cuda::launch_bytes(launch, bytes.value().data(), stream);
 }
 
 const Implementation kForward = {

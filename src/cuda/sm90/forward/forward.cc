@@ -11,6 +11,7 @@
 #include "cuda/kernel.h"
 #include "cuda/launch.h"
 #include "cuda/memory.h"
+#include "cuda/modified_params.h"
 #include "cuda/rows/forward/choose.h"
 #include "cuda/rows/forward/forward.h"
 #include "cuda/rows/forward/params.h"
@@ -52,11 +53,12 @@ Status supports(const Problem& problem, const Device& device) {
   if ((problem.seqlen_q / 64 + 1) * problem.batch * problem.num_heads_q > kMaxItems) {
     return unsupported(fmt::format("takes up to {} blocks of 64 query rows", kMaxItems));
   }
-  if (param_bytes(modification_of(problem)) > kMaxParamBytes) {
+  if (cuda::param_bytes<ForwardParams>(expression::modification_of(problem)) >
+      cuda::kMaxParamBytes) {
     return unsupported(
         fmt::format("takes tensors and scalars of expressions that fit the {} bytes of a kernel's "
                     "parameters, about 50 tensors",
-                    kMaxParamBytes));
+                    cuda::kMaxParamBytes));
   }
   return {};
 }
@@ -85,7 +87,8 @@ int num_blocks_m(const Problem& problem, const ForwardConfig& config) {
 size_t workspace_bytes(const Problem& problem, const Config& bytes) {
   const ForwardConfig config = bytes.as<ForwardConfig>();
   if (config.has_mask_mod) {
-    const CoverView cover = cover_view(problem, config, modification_of(problem), nullptr);
+    const CoverView cover =
+        cover_view(problem, config, expression::modification_of(problem), nullptr);
     return kCounterBytes + cover_bytes(cover, num_blocks_m(problem, config));
   }
   return draws_tickets(config) ? kCounterBytes : 0;
@@ -113,13 +116,13 @@ std::vector<KernelSource> kernel_sources(const expression::DeviceModification& m
 }
 
 Result<std::vector<KernelSource>> kernels(const Problem& problem, const Config& config) {
-  return kernel_sources(modification_of(problem), config);
+  return kernel_sources(expression::modification_of(problem), config);
 }
 
 // A plan's kernels, compiled when it is first run.
 struct Prepared {
   explicit Prepared(const Problem& problem)
-      : modification(modification_of(problem)), rows(problem) {}
+      : modification(expression::modification_of(problem)), rows(problem) {}
 
   expression::DeviceModification modification;
   rows::Launcher rows;  // for tensors that TMA cannot reach
@@ -161,7 +164,7 @@ Status warm_up(const Plan::State& state) {
 Status run_modified(const Plan::State& state, const Prepared& prepared, cuda::Launch forward,
                     const ForwardParams& params, const Args& args, Stream stream) {
   const Result<std::vector<std::byte>> bytes =
-      modified_params(params, prepared.modification, state.problem, args);
+      cuda::modified_params(params, prepared.modification, state.problem, args);
   if (!bytes.ok()) return bytes.status();
   if (state.config.as<ForwardConfig>().has_mask_mod) {
     cuda::Launch cover;

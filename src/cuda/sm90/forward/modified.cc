@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 
 namespace sirdar::sm90 {
 namespace {
@@ -11,17 +10,6 @@ namespace {
 constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace
-
-expression::DeviceModification modification_of(const Problem& problem) {
-  const Result<expression::Modifications> parsed = expression::parse(problem);
-  return parsed.ok() ? emit_cuda(problem, parsed.value()) : expression::DeviceModification{};
-}
-
-size_t param_bytes(const expression::DeviceModification& modification) {
-  constexpr size_t kAlignment = alignof(ForwardParams);
-  const size_t bytes = sizeof(ForwardParams) + modification.num_bytes();
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
 
 void add_modification(const expression::DeviceModification& modification, KernelSource& source) {
   source.definitions = modification.definition;
@@ -71,17 +59,6 @@ size_t cover_bytes(const CoverView& cover, int num_blocks_m) {
 int64_t num_cover_blocks(const CoverView& cover, int num_blocks_m) {
   return divide_up(int64_t{cover.num_batches} * cover.num_heads * num_blocks_m * cover.num_words,
                    kCoverWarps);
-}
-
-Result<std::vector<std::byte>> modified_params(const ForwardParams& params,
-                                               const expression::DeviceModification& modification,
-                                               const Problem& problem, const Args& args) {
-  std::vector<std::byte> bytes(param_bytes(modification));
-  std::memcpy(bytes.data(), &params, sizeof params);
-  if (modification.is_empty()) return bytes;
-  Status status = pack_operands(modification, problem, args, bytes.data() + sizeof params);
-  if (!status.ok()) return status;
-  return bytes;
 }
 
 }  // namespace sirdar::sm90

@@ -8,18 +8,8 @@
 #include "plan/kernel_source.h"
 
 #include <cstddef>
-#include <vector>
 
 namespace sirdar::sm90 {
-
-// A kernel's parameters may be so many bytes.
-inline constexpr size_t kMaxParamBytes = 4096;
-
-// The problem is valid.
-expression::DeviceModification modification_of(const Problem& problem);
-
-// Of a launch with it, as ModifiedParams lies in memory.
-size_t param_bytes(const expression::DeviceModification& modification);
 
 // Makes the source of a plain forward that of one with the modification.
 void add_modification(const expression::DeviceModification& modification, KernelSource& source);
@@ -32,9 +22,5 @@ CoverView cover_view(const Problem& problem, const ForwardConfig& config,
 size_t cover_bytes(const CoverView& cover, int num_blocks_m);
 // Thread blocks of that kernel.
 int64_t num_cover_blocks(const CoverView& cover, int num_blocks_m);
-
-Result<std::vector<std::byte>> modified_params(const ForwardParams& params,
-                                               const expression::DeviceModification& modification,
-                                               const Problem& problem, const Args& args);
 
 }  // namespace sirdar::sm90
