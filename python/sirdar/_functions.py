@@ -1,0 +1,432 @@
+"""The functions of the package that compute: attention, its backward pass, merging."""
+
+import ctypes
+from collections import namedtuple
+
+from . import _abi, _plan, _problem, _tensor
+
+_MAX_PLANS = 512
+_plans = {}  # what the caller gave, without pointers -> _Known
+
+# The arrays of a forward call in the order in which the functions below pass them.
+_FORWARD = (
+    "q", "k", "v", "out", "cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "page_table",
+    "document_q", "document_k", "mask", "bias", "alibi", "sink",
+)  # fmt: skip
+_OPTIONS = tuple(_problem.OPTIONS)
+_FP32 = _abi.DTYPES["fp32"]
+
+Gradients = namedtuple("Gradients", "dq dk dv dbias dsink dtensors", defaults=(None, None, {}))
+Gradients.__doc__ = """What sirdar.backward returns: gradients like what they are the gradient of.
+
+dbias, dsink and the dict dtensors are fp32; None, None and {} where they were not asked for.
+"""
+
+
+class _Known:
+    """A plan with the shapes of its outputs."""
+
+    __slots__ = ("lse_shape", "out_shape", "plan")
+
+    def __init__(self, plan, layouts):
+        self.plan = plan
+        self.out_shape = (*layouts["q"].shape[:-1], layouts["v"].shape[-1])
+        self.lse_shape = _plan.lse_shape(layouts["q"])
+
+
+def _known_plan(op, key, layouts, values, tensors, scalars):
+    options = dict(zip(_OPTIONS, values))
+    problem, _keep = _problem.problem_from(op, layouts, options, tensors, scalars)
+    declared = [(name, needs_grad) for name, _, needs_grad in tensors]
+    device = layouts["q"].device
+    known = _Known(_plan.create(problem, device, options, declared, scalars), layouts)
+    if key is not None:
+        if len(_plans) >= _MAX_PLANS:
+            _plans.clear()
+        _plans[key] = known
+    return known
+
+
+def _read_named(list_name, given):
+    """[(name, pointer, Layout, owner)] of a dict of arrays."""
+    if not isinstance(given, dict):
+        raise TypeError(f"{list_name}: {type(given).__name__} is not a dict; pass {{name: array}}.")
+    return [
+        (name, *_plan.read_argument(f"{list_name}['{name}']", array))
+        for name, array in given.items()
+    ]
+
+
+def _check_named_devices(layouts, named):
+    device = layouts["q"].device
+    for name, _, layout, _ in named:
+        if layout.device != device:
+            raise ValueError(
+                f"tensors['{name}']: it is on {layout.device or 'the CPU'} and q on {device or 'the CPU'}; "
+                "move all tensors to one device."
+            )
+
+
+def _forward(arrays, values, tensors, scalars, seed, offset, lse=None, max_logit=None):
+    """arrays: as _FORWARD; values: as _OPTIONS."""
+    kind = _tensor.kind_of(arrays[0], "q")
+    offsets = _plan._OFFSETS
+    entries, keep, layouts = [], [], {}
+    key = [values]
+    for name, array in zip(_FORWARD, arrays):
+        if array is None:
+            key.append(None)
+            continue
+        pointer, layout, owner = _plan.read_argument(name, array, name == "out")
+        entries.append((offsets[name], pointer, layout.tail))
+        layouts[name] = layout
+        key.append(layout)
+        keep.append(owner)
+    named = _read_named("tensors", tensors) if tensors else ()
+    for name, _, layout, _ in named:
+        key.append((name, layout))
+    names = ()
+    if scalars:
+        names = tuple(scalars)
+        key.append(names)
+    key = tuple(key)
+    try:
+        known = _plans.get(key)
+    except TypeError:
+        known, key = None, None  # an option that cannot be kept, a dict of knobs
+    if known is None:
+        _check_named_devices(layouts, named)
+        known = _known_plan(
+            "forward", key, layouts, values, [(n, at, False) for n, _, at, _ in named], names
+        )
+    plan = known.plan
+    out = arrays[3]
+    like = arrays[0]
+    result = out
+    if out is None:
+        out = kind.empty(known.out_shape, plan._dtype_out, like)
+        pointer, layout, owner = _tensor.read(out, "out")
+        entries.append((offsets["out"], pointer, layout.tail))
+        result = kind.finish
+    more = []
+    for name, array, is_wanted in (
+        ("lse", lse, plan._problem.needs_lse), ("max_logit", max_logit, plan._problem.needs_max_logit)
+    ):  # fmt: skip
+        if is_wanted or array is not None:
+            made = array if array is not None else kind.empty(known.lse_shape, _FP32, like)
+            pointer, layout, owner = _plan.read_argument(name, made, True)
+            entries.append((offsets[name], pointer, layout.tail))
+            more.append(made if array is not None else (made,))
+    plan.run_entries(
+        kind, like, entries,
+        [(pointer, at.tail, at) for _, pointer, at, _ in named], (),
+        plan._values(scalars) if scalars else (), seed, offset,
+    )  # fmt: skip
+    result = out if result is not kind.finish and arrays[3] is not None else kind.finish(out)
+    if not more:
+        return result
+    return (result, *(kind.finish(one[0]) if type(one) is tuple else one for one in more))
+
+
+def attention(
+    q, k, v, *,
+    softmax_scale=None, softcap=0.0,
+    causal=False, window_left=None, window_right=None, chunk_size=0, alignment="bottom_right",
+    document_q=None, document_k=None, mask=None, bias=None, alibi=None, sink=None,
+    score_mod=None, mask_mod=None, tensors=None, scalars=None,
+    dropout_p=0.0, dropout_seed=0, dropout_offset=0,
+    cu_seqlens_q=None, cu_seqlens_k=None, seqlen_q=None, seqlen_k=None,
+    seqused_q=None, seqused_k=None, page_table=None,
+    out=None, lse=None, max_logit=None, dtype_out=None, return_lse=False, return_max_logit=False,
+    batch_invariant=False, implementation=None, isa=None, allow_reference=False, num_threads=0, knobs=None,
+):  # fmt: skip
+    """Exact attention: softmax(softmax_scale * q k^T, modified and masked) v.
+
+    Shapes, slowest axis first, any strides (an input whose last axis is strided is copied):
+      q [batch, seqlen_q, num_heads_q, head_dim]; k, v [batch, seqlen_k, num_heads_kv, head_dim(_v)]
+      ragged, with cu_seqlens_q / cu_seqlens_k [batch + 1] int32: q [total_q, ...], k, v [total_k, ...]
+      paged, with page_table [batch, max_pages] int32: k, v [num_pages, page_size, num_heads_kv, ...]
+    num_heads_q is a multiple of num_heads_kv. fp32, bf16, fp16 or fp8_e4m3, all three alike.
+
+    Arguments, each taking effect or refused:
+      softmax_scale    None: 1/sqrt(head_dim)
+      softcap          c: scores become c * tanh(score / c); 0: off
+      causal, window_left, window_right, chunk_size, alignment    docs/masks.md
+      document_q, document_k   [batch|1, seqlen] int32: visible where equal
+      mask, bias       broadcast to [batch, num_heads_q, seqlen_q, seqlen_k]; mask: true is visible
+      alibi            slopes [num_heads_q] or [batch, num_heads_q] fp32
+      sink             [num_heads_q] fp32, a logit that takes weight and gives no value
+      score_mod, mask_mod   an expression (docs/expressions.md) as text, or a function that is traced:
+                       lambda score, b, h, q, k: score + slope[h] * (k - q)
+      tensors, scalars the arrays and numbers that expressions read, by name
+      dropout_p, dropout_seed, dropout_offset    weights dropped, and which
+      seqlen_q, seqlen_k   longest sequence of a ragged or paged side; on the CPU found by itself
+      seqused_q, seqused_k [batch] int32: how much of each sequence is real
+      out, lse, max_logit  written into instead of made
+      dtype_out        "fp32", ...; None: as q, bf16 for fp8
+      implementation, isa, allow_reference, num_threads, knobs    how (docs/python.md)
+
+    Returns out [batch, seqlen_q, num_heads_q, head_dim_v] (ragged: [total_q, ...]), an array of q's framework;
+    with return_lse and return_max_logit a tuple with lse, max_logit [batch, num_heads_q, seqlen_q] fp32 (ragged:
+    [num_heads_q, total_q]), natural logarithms. lse= and max_logit= ask for themselves.
+
+    Raises ValueError for what is illegal, TypeError for what is no array or number, NotImplementedError for
+    what no implementation that may run here computes. Nothing is written then.
+    """
+    if score_mod is not None or mask_mod is not None:
+        score_mod, mask_mod, tensors, scalars = _traced(score_mod, mask_mod, tensors, scalars)
+    if cu_seqlens_q is not None and seqlen_q is None:
+        seqlen_q = _longest("seqlen_q", "cu_seqlens_q", cu_seqlens_q)
+    if cu_seqlens_k is not None and seqlen_k is None:
+        seqlen_k = _longest("seqlen_k", "cu_seqlens_k", cu_seqlens_k)
+    arrays = (
+        q, k, v, out, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, page_table,
+        document_q, document_k, mask, bias, alibi, sink,
+    )  # fmt: skip
+    values = (
+        softmax_scale, softcap, causal, window_left, window_right, chunk_size, alignment, dropout_p,
+        seqlen_q, seqlen_k, score_mod, mask_mod, True, batch_invariant, dtype_out,
+        return_lse or lse is not None, return_max_logit or max_logit is not None, False, False,
+        implementation, isa, allow_reference, num_threads, knobs,
+    )  # fmt: skip
+    return _forward(arrays, values, tensors, scalars, dropout_seed, dropout_offset, lse, max_logit)
+
+
+def attention_varlen(
+    q, k, v, cu_seqlens_q, cu_seqlens_k, *, seqlen_q=None, seqlen_k=None, **options
+):
+    """Attention over sequences that lie one after another.
+
+    q [total_q, num_heads_q, head_dim]; k, v [total_k, num_heads_kv, head_dim(_v)]; cu_seqlens_q, cu_seqlens_k
+    [batch + 1] int32, where sequences start, from 0 to the total. seqlen_q, seqlen_k: the longest sequence or
+    more; on the CPU they are found, on a GPU, whose memory is not looked at, they must be given. Everything
+    else as in sirdar.attention. Returns out [total_q, num_heads_q, head_dim_v], lse [num_heads_q, total_q].
+    """
+    return attention(
+        q,
+        k,
+        v,
+        cu_seqlens_q=cu_seqlens_q,
+        cu_seqlens_k=cu_seqlens_k,
+        seqlen_q=seqlen_q,
+        seqlen_k=seqlen_k,
+        **options,
+    )
+
+
+def decode(q, k, v, *, causal=True, **options):
+    """Attention of few new queries over a cache: sirdar.attention, causal by default.
+
+    q [batch, num_heads_q, head_dim] for one new query each, or [batch, seqlen_q, num_heads_q, head_dim]; k, v the
+    cache [batch, seqlen_k, num_heads_kv, head_dim(_v)] with seqused_k [batch] int32, the keys that are real, the
+    new ones included; or pages of it, [num_pages, page_size, ...], with page_table too. Returns out in q's shape.
+    """
+    if len(getattr(q, "shape", ())) != 3 or options.get("cu_seqlens_q") is not None:
+        return attention(q, k, v, causal=causal, **options)
+    if options.get("out") is not None:
+        options["out"] = options["out"][:, None]
+    results = attention(q[:, None], k, v, causal=causal, **options)
+    if isinstance(results, tuple):
+        return (results[0][:, 0], *(one[..., 0] for one in results[1:]))
+    return results[:, 0]
+
+
+def _longest(argument, name, cu_seqlens):
+    """The longest sequence of host cu_seqlens; what is wrong with them the library tells."""
+    pointer, layout, _owner = _tensor.read(cu_seqlens, name)
+    if layout.device:
+        raise ValueError(
+            f"{argument}: it is missing; the sequences are on a GPU, so pass their longest length."
+        )
+    if layout.code != _abi.DTYPES["int32"]:
+        raise ValueError(
+            f"{name}: dtype {_abi.DTYPE_NAMES[layout.code]} does not fit; it must be int32."
+        )
+    _problem.needs_rank(name, layout, 1, "[batch + 1]")
+    step = layout.strides[0] * 4
+    lengths = [
+        ctypes.c_int32.from_address(pointer + i * step).value for i in range(layout.shape[0])
+    ]
+    return (
+        max((b - a for a, b in zip(lengths, lengths[1:])), default=0)
+        if min(lengths, default=0) >= 0
+        else 0
+    )
+
+
+def _traced(score_mod, mask_mod, tensors, scalars):
+    if callable(score_mod) or callable(mask_mod):
+        from . import _trace
+
+        return _trace.traced(score_mod, mask_mod, tensors, scalars)
+    return score_mod, mask_mod, tensors, scalars
+
+
+def backward(
+    dout, q, k, v, out, lse, *,
+    dlse=None, softmax_scale=None, softcap=0.0,
+    causal=False, window_left=None, window_right=None, chunk_size=0, alignment="bottom_right",
+    document_q=None, document_k=None, mask=None, bias=None, alibi=None, sink=None,
+    score_mod=None, mask_mod=None, tensors=None, scalars=None,
+    dropout_p=0.0, dropout_seed=0, dropout_offset=0,
+    cu_seqlens_q=None, cu_seqlens_k=None, seqlen_q=None, seqlen_k=None, seqused_q=None, seqused_k=None,
+    needs_dbias=False, needs_dsink=False, needs_dtensors=(),
+    dq=None, dk=None, dv=None, deterministic=True, batch_invariant=False,
+    implementation=None, isa=None, allow_reference=False, num_threads=0, knobs=None,
+):  # fmt: skip
+    """Gradients of sirdar.attention, called with the same arguments.
+
+    dout, like out: the gradient that comes in; out, lse: what the forward pass returned (with return_lse=True);
+    dlse, like lse, fp32: a gradient of lse. needs_dbias, needs_dsink and needs_dtensors (names of fp32 tensors
+    that the expressions read) ask for more gradients. dq, dk, dv: written into instead of made.
+
+    Returns Gradients(dq, dk, dv, dbias, dsink, dtensors). Raises as sirdar.attention does.
+    """
+    if score_mod is not None or mask_mod is not None:
+        score_mod, mask_mod, tensors, scalars = _traced(score_mod, mask_mod, tensors, scalars)
+    if cu_seqlens_q is not None and seqlen_q is None:
+        seqlen_q = _longest("seqlen_q", "cu_seqlens_q", cu_seqlens_q)
+    if cu_seqlens_k is not None and seqlen_k is None:
+        seqlen_k = _longest("seqlen_k", "cu_seqlens_k", cu_seqlens_k)
+    given = dict(
+        q=q, k=k, v=v, out=out, lse=lse, dout=dout, dlse=dlse,
+        cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, seqused_q=seqused_q, seqused_k=seqused_k,
+        document_q=document_q, document_k=document_k, mask=mask, bias=bias, alibi=alibi, sink=sink,
+    )  # fmt: skip
+    for name in ("q", "k", "v", "out", "lse", "dout"):
+        if given[name] is None:
+            raise TypeError(f"{name}: it is None; the backward pass reads it, so pass it.")
+    given = {name: array for name, array in given.items() if array is not None}
+    values = (
+        softmax_scale, softcap, causal, window_left, window_right, chunk_size, alignment, dropout_p,
+        seqlen_q, seqlen_k, score_mod, mask_mod, deterministic, batch_invariant, None,
+        False, False, needs_dbias, needs_dsink,
+        implementation, isa, allow_reference, num_threads, knobs,
+    )  # fmt: skip
+    needs_dtensors = (needs_dtensors,) if isinstance(needs_dtensors, str) else tuple(needs_dtensors)
+    known = _backward_plan(given, values, tensors, tuple(scalars or ()), needs_dtensors)
+    for name, gradient in (("dq", dq), ("dk", dk), ("dv", dv)):
+        if gradient is not None:
+            given[name] = gradient
+    results = known.plan.run(
+        **given,
+        tensors=tensors,
+        scalars=scalars,
+        dropout_seed=dropout_seed,
+        dropout_offset=dropout_offset,
+    )
+    return Gradients(**{name: results[name] for name in Gradients._fields if name in results})
+
+
+def _backward_plan(given, values, tensors, scalar_names, needs_dtensors):
+    layouts = {name: _plan.read_argument(name, array)[1] for name, array in given.items()}
+    named = _read_named("tensors", tensors) if tensors else []
+    for name in needs_dtensors:
+        if name not in (tensors or {}):
+            raise ValueError(f"needs_dtensors: '{name}' is none of tensors; give its array there.")
+    declared = tuple((name, layout, name in needs_dtensors) for name, _, layout, _ in named)
+    key = ("backward", values, tuple(layouts.items()), declared, scalar_names)
+    try:
+        known = _plans.get(key)
+    except TypeError:
+        known, key = None, None
+    if known is None:
+        _check_named_devices(layouts, named)
+        known = _known_plan("backward", key, layouts, values, declared, scalar_names)
+    return known
+
+
+def merge(out_a, lse_a, out_b, lse_b, *, out=None, lse=None):
+    """Merges two partial results over disjoint keys of the same queries into (out, lse).
+
+    out_a, out_b [batch, seqlen_q, num_heads_q, head_dim_v] or ragged [total_q, ...]; lse_a, lse_b fp32 as
+    sirdar.attention returns them. (0, -inf) is the identity, bit for bit. On the CPU.
+    """
+    arguments = dict(out_a=out_a, lse_a=lse_a, out_b=out_b, lse_b=lse_b)
+    kind = _tensor.kind_of(out_a, "out_a")
+    args, keep = _abi.made(_abi.MergeArgs), []
+
+    def put(name, array, is_output=False):
+        pointer, layout, owner = _plan.read_argument(name, array, is_output)
+        if layout.device:
+            raise NotImplementedError(
+                f"{name}: it is on {layout.device} and merge runs on the CPU; move it there."
+            )
+        keep.append(owner)
+        ctypes.memmove(
+            ctypes.addressof(args) + getattr(_abi.MergeArgs, name).offset,
+            _plan.pack_tensor(pointer, layout.tail),
+            80,
+        )
+        return layout
+
+    layouts = {name: put(name, array) for name, array in arguments.items()}
+    made = []
+    for name, array, like in (("out", out, "out_a"), ("lse", lse, "lse_a")):
+        made.append(
+            kind.empty(layouts[like].shape, layouts[like].code, out_a) if array is None else array
+        )
+        put(name, made[-1], True)
+    _abi.check(_abi.library().sirdar_merge(ctypes.addressof(args)))
+    return (
+        kind.finish(made[0]) if out is None else out,
+        kind.finish(made[1]) if lse is None else lse,
+    )
+
+
+def plan(problem, k=None, v=None, *, device=None, **options):
+    """A sirdar.Plan: how a problem will be computed.
+
+    plan("fwd b2 sq4096 sk4096 hq32 hkv8 d128 bf16 causal", device="cuda")    of a problem string
+    plan(q, k, v, causal=True)                 of the call sirdar.attention(q, k, v, causal=True)
+
+    device: "cpu" (the default), "cuda", "cuda:1", or a recorded machine to plan for, "h200"; with arrays it is
+    theirs. implementation, isa, allow_reference, num_threads and knobs as in sirdar.attention. Raises
+    NotImplementedError, with every implementation's reason, where nothing may compute the problem.
+    """
+    defaults = dict(_problem.OPTIONS)
+    if isinstance(problem, str):
+        allowed = ("implementation", "isa", "allow_reference", "num_threads", "knobs")
+        for name in options:
+            if name not in allowed:
+                raise TypeError(
+                    f"{name}: a problem string says it itself; beside it go {', '.join(allowed)}."
+                )
+        name = "" if device in (None, "cpu", "host") else device
+        return _plan.create_from_text(problem, name, {**defaults, **options})
+    if device is not None:
+        raise TypeError("device: the arrays tell it; leave it out.")
+    tensors, scalars = options.pop("tensors", None), options.pop("scalars", None)
+    score_mod, mask_mod, tensors, scalars = _traced(
+        options.get("score_mod"), options.get("mask_mod"), tensors, scalars
+    )
+    options.update(score_mod=score_mod, mask_mod=mask_mod)
+    arrays = {"q": problem, "k": k, "v": v}
+    for name in _FORWARD[4:]:
+        if options.get(name) is not None:
+            arrays[name] = options.pop(name)
+    for name in options:
+        if name not in defaults and name not in _FORWARD:
+            raise TypeError(f"{name}: it is no argument of plan; docs/python.md lists them.")
+    options = {**defaults, **{name: value for name, value in options.items() if name in defaults}}
+    for side in ("q", "k"):
+        if f"cu_seqlens_{side}" in arrays and options[f"seqlen_{side}"] is None:
+            options[f"seqlen_{side}"] = _longest(
+                f"seqlen_{side}", f"cu_seqlens_{side}", arrays[f"cu_seqlens_{side}"]
+            )
+    layouts = {name: _plan.read_argument(name, array)[1] for name, array in arrays.items()}
+    named = _read_named("tensors", tensors) if tensors else []
+    declared = [(name, layout, False) for name, _, layout, _ in named]
+    return _known_plan(
+        "forward",
+        None,
+        layouts,
+        tuple(options[n] for n in _OPTIONS),
+        declared,
+        tuple(scalars or ()),
+    ).plan
+
+
+def explain(problem, k=None, v=None, **options):
+    """The plan as text: implementation, configuration, memory, FLOPs, and why others refused. Arguments of plan()."""
+    return plan(problem, k, v, **options).explain()

@@ -1,0 +1,286 @@
+"""From arrays and options to the C struct that says what to compute."""
+
+import ctypes
+import math
+import operator
+import re
+
+from . import _abi
+
+# What a caller may say beside the arrays, with its default. The names are the glossary's.
+OPTIONS = {
+    "softmax_scale": None,
+    "softcap": 0.0,
+    "causal": False,
+    "window_left": None,
+    "window_right": None,
+    "chunk_size": 0,
+    "alignment": "bottom_right",
+    "dropout_p": 0.0,
+    "seqlen_q": None,
+    "seqlen_k": None,
+    "score_mod": None,
+    "mask_mod": None,
+    "deterministic": True,
+    "batch_invariant": False,
+    "dtype_out": None,
+    "return_lse": False,
+    "return_max_logit": False,
+    "needs_dbias": False,
+    "needs_dsink": False,
+    "implementation": None,
+    "isa": None,
+    "allow_reference": False,
+    "num_threads": 0,
+    "knobs": None,
+}
+
+
+def integer(name, value):
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name}: {value!r} is not a whole number; pass an int.") from None
+    if not -(2**63) < number < 2**63:
+        raise ValueError(f"{name}: {number} does not fit in 64 bits; pass a smaller number.")
+    return number
+
+
+def small_integer(name, value):
+    number = integer(name, value)
+    if not -(2**31) <= number < 2**31:
+        raise ValueError(f"{name}: {number} does not fit in 32 bits; pass a smaller number.")
+    return number
+
+
+def real(name, value):
+    if isinstance(value, (str, bytes)):
+        raise TypeError(f"{name}: {value!r} is not a number; pass a float.")
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name}: {value!r} is not a number; pass a float.") from None
+    except OverflowError:
+        raise ValueError(
+            f"{name}: {value} does not fit in a float; pass a smaller number."
+        ) from None
+    if math.isfinite(number) and abs(number) > 3.4028235677973366e38:
+        raise ValueError(f"{name}: {number} is beyond what fp32 can hold; pass a smaller number.")
+    return number
+
+
+def flag(name, value):
+    if isinstance(value, bool):
+        return int(value)
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = int(value) if type(value).__name__ in ("bool", "bool_") else None
+    if number not in (0, 1):
+        raise TypeError(f"{name}: {value!r} is not a flag; pass True or False.")
+    return number
+
+
+def one_of(name, value, allowed):
+    if not isinstance(value, str) or value not in allowed:
+        raise ValueError(f"{name}: {value!r} is not one of {', '.join(allowed)}.")
+    return allowed[value]
+
+
+def text(name, value):
+    if not isinstance(value, str):
+        raise TypeError(f"{name}: {type(value).__name__} is not a text; pass a str.")
+    if "\0" in value:
+        raise ValueError(f"{name}: it holds a zero byte; remove it.")
+    return value.encode("utf-8")
+
+
+def needs_rank(name, layout, rank, description):
+    if len(layout.shape) != rank:
+        raise ValueError(
+            f"{name}: shape {list(layout.shape)} has rank {len(layout.shape)}; it must be {description}."
+        )
+
+
+def check_same_device(layouts):
+    device = layouts["q"].device if "q" in layouts else None
+    for name, layout in layouts.items():
+        if device is not None and layout.device != device:
+            raise ValueError(
+                f"{name}: it is on {layout.device or 'the CPU'} and q on {device or 'the CPU'}; "
+                "move all tensors to one device."
+            )
+
+
+def sizes_from(layouts, options, problem):
+    """Sizes, layouts and dtypes of q, k and v; what does not fit together the library tells."""
+    q, k, v = layouts["q"], layouts["k"], layouts["v"]
+    is_ragged_q, is_ragged_k = "cu_seqlens_q" in layouts, "cu_seqlens_k" in layouts
+    is_paged = "page_table" in layouts
+    if is_paged and is_ragged_k:
+        raise ValueError(
+            "page_table: it is given together with cu_seqlens_k; K/V are paged or ragged, pass one."
+        )
+    q_words = (
+        "[total_q, num_heads_q, head_dim]"
+        if is_ragged_q
+        else "[batch, seqlen_q, num_heads_q, head_dim]"
+    )
+    needs_rank("q", q, 3 if is_ragged_q else 4, q_words)
+    kv_words = "[batch, seqlen_k, num_heads_kv, %s]"
+    if is_ragged_k:
+        kv_words = "[total_k, num_heads_kv, %s]"
+    elif is_paged:
+        kv_words = "[num_pages, page_size, num_heads_kv, %s]"
+    needs_rank("k", k, 3 if is_ragged_k else 4, kv_words % "head_dim")
+    needs_rank("v", v, 3 if is_ragged_k else 4, kv_words % "head_dim_v")
+    problem.dtype_q, problem.dtype_kv = q.code, k.code
+    problem.num_heads_q, problem.head_dim = q.shape[-2:]
+    problem.num_heads_kv, problem.head_dim_v = k.shape[-2], v.shape[-1]
+    if problem.head_dim_v == 0:
+        raise ValueError("v: its last axis, head_dim_v, has size 0; it must be from 1 to 512.")
+    if is_ragged_q:
+        needs_rank("cu_seqlens_q", layouts["cu_seqlens_q"], 1, "[batch + 1]")
+        problem.batch = max(layouts["cu_seqlens_q"].shape[0] - 1, 0)
+        problem.layout_q, problem.total_q = _abi.LAYOUTS["ragged"], q.shape[0]
+        problem.seqlen_q = integer("seqlen_q", options["seqlen_q"])
+    else:
+        problem.batch, problem.seqlen_q = q.shape[:2]
+    if is_ragged_k:
+        needs_rank("cu_seqlens_k", layouts["cu_seqlens_k"], 1, "[batch + 1]")
+        problem.layout_kv, problem.total_k = _abi.LAYOUTS["ragged"], k.shape[0]
+        problem.seqlen_k = integer("seqlen_k", options["seqlen_k"])
+    elif is_paged:
+        needs_rank("page_table", layouts["page_table"], 2, "[batch, max_pages]")
+        problem.layout_kv, problem.page_size = _abi.LAYOUTS["paged"], k.shape[1]
+        longest = layouts["page_table"].shape[1] * k.shape[1]
+        problem.seqlen_k = (
+            longest if options["seqlen_k"] is None else integer("seqlen_k", options["seqlen_k"])
+        )
+    else:
+        problem.seqlen_k = k.shape[1]
+    for name, is_used in (("seqlen_q", is_ragged_q), ("seqlen_k", is_ragged_k or is_paged)):
+        if options[name] is not None and not is_used:
+            raise ValueError(f"{name}: it is given although the shapes tell it; leave it out.")
+
+
+def axes_of(name, layout):
+    needs_rank(name, layout, 4, "[batch|1, num_heads_q|1, seqlen_q|1, seqlen_k|1]")
+    bits = (_abi.AXES["batch"], _abi.AXES["head"], _abi.AXES["query"], _abi.AXES["key"])
+    return sum(bit for bit, size in zip(bits, layout.shape) if size != 1)
+
+
+def scores_from(layouts, options, problem):
+    if options["softmax_scale"] is not None:
+        problem.has_softmax_scale, problem.softmax_scale = (
+            1,
+            real("softmax_scale", options["softmax_scale"]),
+        )
+    problem.softcap = real("softcap", options["softcap"])
+    problem.is_causal = flag("causal", options["causal"])
+    problem.alignment = one_of("alignment", options["alignment"], _abi.ALIGNMENTS)
+    for side in ("window_left", "window_right"):
+        if options[side] is not None:
+            setattr(problem, side, integer(side, options[side]))
+    problem.chunk_size = integer("chunk_size", options["chunk_size"])
+    problem.dropout_p = real("dropout_p", options["dropout_p"])
+    if ("document_q" in layouts) != ("document_k" in layouts):
+        given, missing = ("document_q", "document_k")[:: 1 if "document_q" in layouts else -1]
+        raise ValueError(f"{missing}: it is missing and {given} is given; documents take both.")
+    problem.has_document = int("document_q" in layouts)
+    problem.has_seqused_q, problem.has_seqused_k = (
+        int("seqused_q" in layouts),
+        int("seqused_k" in layouts),
+    )
+    problem.has_alibi, problem.has_sink = int("alibi" in layouts), int("sink" in layouts)
+    if "mask" in layouts:
+        problem.has_mask, problem.mask_axes = 1, axes_of("mask", layouts["mask"])
+    if "bias" in layouts:
+        problem.has_bias, problem.bias_axes = 1, axes_of("bias", layouts["bias"])
+        problem.dtype_bias = layouts["bias"].code
+
+
+def outputs_from(op, layouts, options, problem):
+    problem.op = _abi.OPS[op]
+    if "out" in layouts:
+        problem.dtype_out = layouts["out"].code
+    elif options["dtype_out"] is not None:
+        problem.dtype_out = one_of("dtype_out", options["dtype_out"], _abi.DTYPES)
+    problem.deterministic = flag("deterministic", options["deterministic"])
+    problem.batch_invariant = flag("batch_invariant", options["batch_invariant"])
+    problem.needs_lse = flag("return_lse", options["return_lse"])
+    problem.needs_max_logit = flag("return_max_logit", options["return_max_logit"])
+    problem.has_dlse = int("dlse" in layouts)
+    problem.needs_dbias = flag("needs_dbias", options["needs_dbias"])
+    problem.needs_dsink = flag("needs_dsink", options["needs_dsink"])
+
+
+def expressions_from(options, tensors, scalars, problem):
+    """tensors: (name, Layout, needs_grad) each; scalars: names. Returns what must stay alive."""
+    keep = []
+    for name in ("score_mod", "mask_mod"):
+        if options[name] is not None:
+            setattr(problem, name, text(name, options[name]))
+    if tensors:
+        listed = (_abi.ExpressionTensor * len(tensors))()
+        for entry, (name, layout, needs_grad) in zip(listed, tensors):
+            entry.name, entry.dtype, entry.rank = (
+                text("tensors", name),
+                layout.code,
+                len(layout.shape),
+            )
+            entry.needs_grad = int(needs_grad)
+        problem.tensors, problem.num_tensors = listed, len(tensors)
+        keep.append(listed)
+    if scalars:
+        names = (ctypes.c_char_p * len(scalars))(*(text("scalars", name) for name in scalars))
+        problem.scalars, problem.num_scalars = names, len(scalars)
+        keep.append(names)
+    return keep
+
+
+def problem_from(op, layouts, options, tensors=(), scalars=()):
+    """The struct, and what must stay alive with it. layouts: name -> Layout of the arrays given."""
+    problem = _abi.made(_abi.Problem)
+    check_same_device(layouts)
+    sizes_from(layouts, options, problem)
+    scores_from(layouts, options, problem)
+    outputs_from(op, layouts, options, problem)
+    return problem, expressions_from(options, tensors, scalars, problem)
+
+
+def plan_options_from(options, device):
+    c = _abi.made(_abi.PlanOptions)
+    for name in ("implementation", "isa"):
+        if options[name] is not None:
+            setattr(c, name, text(name, options[name]))
+    if device:
+        c.device = text("device", device)
+    c.allow_reference = flag("allow_reference", options["allow_reference"])
+    c.num_threads = small_integer("num_threads", options["num_threads"])
+    knobs = options["knobs"]
+    keep = None
+    if knobs:
+        pairs = dict(knobs).items()
+        keep = (_abi.Knob * len(pairs))(
+            *((text("knobs", str(n)), text("knobs", str(v))) for n, v in pairs)
+        )
+        c.knobs, c.num_knobs = keep, len(pairs)
+    return c, keep
+
+
+# A word of a problem string that a struct cannot hold, whole: expressions with their quotes, tensors, scalars.
+_EXPRESSION = re.compile(
+    r'(?<!\S)(?:(?:score_mod|mask_mod):"(?:\\.|[^"\\])*"|tensor:\S+|scalar:\S+)'
+)
+
+
+def facts_of_text(line):
+    """A valid problem string as a struct without its expressions, its tensors and its scalars."""
+    words = _EXPRESSION.findall(line)
+    tensors = [word.split(":")[1:] for word in words if word.startswith("tensor:")]
+    scalars = [word.split(":")[1] for word in words if word.startswith("scalar:")]
+    problem = _abi.made(_abi.Problem)
+    rest = _EXPRESSION.sub("", line)
+    _abi.check(_abi.library().sirdar_problem_parse(rest.encode(), ctypes.addressof(problem)))
+    return problem, [(parts[0], len(parts) > 3) for parts in tensors], scalars

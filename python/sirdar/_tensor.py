@@ -1,0 +1,440 @@
+"""Any framework's array as the C struct: pointer, dtype, shape, strides in elements, device.
+
+A kind is one framework: it reads arrays, makes new ones and names the stream. Frameworks are imported
+only after an array of theirs has been seen. What does not depend on the pointer is a Layout, kept by
+the framework's own description of it, so that a repeated call costs one dictionary look-up an array.
+"""
+
+import ctypes
+import struct
+import sys
+
+from . import _abi
+
+# struct sirdar_tensor: the pointer, then what a Layout holds ready.
+POINTER_AND_TAIL = struct.Struct(f"=Q{ctypes.sizeof(_abi.Tensor) - 8}s")
+_TAIL = struct.Struct("=ii8q")
+_MAX_LAYOUTS = 4096
+
+# The names that NumPy, CuPy and JAX (through ml_dtypes) give our dtypes.
+_ARRAY_DTYPES = {
+    "float32": 0,
+    "bfloat16": 1,
+    "float16": 2,
+    "float8_e4m3fn": 3,
+    "float8_e5m2": 4,
+    "int32": 5,
+    "int64": 6,
+    "bool": 7,
+}
+_ARRAY_NAMES = {code: name for name, code in _ARRAY_DTYPES.items()}
+
+
+class Layout:
+    """Everything about an array but its pointer. device: "" is the CPU, or "cuda:1"."""
+
+    __slots__ = ("code", "device", "is_row_major_inside", "shape", "strides", "tail")
+
+    def __init__(self, code, shape, strides, device):
+        self.code, self.shape, self.strides, self.device = (
+            code,
+            tuple(shape),
+            tuple(strides),
+            device,
+        )
+        rank = len(self.shape)
+        spare = (0,) * (_abi.MAX_RANK - rank)
+        self.tail = _TAIL.pack(code, rank, *self.shape, *spare, *self.strides, *spare)
+        # The rule of q, k, v and out: the last axis has stride 1.
+        self.is_row_major_inside = rank == 0 or self.strides[-1] == 1 or self.shape[-1] <= 1
+
+
+def _refuse_dtype(name, dtype):
+    known = ", ".join(_abi.DTYPES)
+    return TypeError(f"{name}: dtype {dtype} is none of {known}; convert it.")
+
+
+def _checked(name, code, shape, strides, device):
+    if len(shape) > _abi.MAX_RANK:
+        raise ValueError(f"{name}: shape {tuple(shape)} has rank {len(shape)}; ranks are 0 to 4.")
+    return Layout(code, shape, strides, device)
+
+
+def _in_elements(name, byte_strides, item_bytes):
+    if any(stride % item_bytes for stride in byte_strides):
+        raise ValueError(
+            f"{name}: strides of {tuple(byte_strides)} bytes are not whole elements of {item_bytes}; copy it."
+        )
+    return tuple(stride // item_bytes for stride in byte_strides)
+
+
+def remember(layouts, key, layout):
+    if len(layouts) >= _MAX_LAYOUTS:
+        layouts.clear()
+    layouts[key] = layout
+    return layout
+
+
+class NumpyKind:
+    """NumPy arrays, and the outputs of kinds that cannot be written to."""
+
+    def __init__(self, numpy):
+        self.numpy = numpy
+        self.layouts = {}
+        self.dtypes = {}  # code -> numpy.dtype, as they are asked for
+        # The C interface of NumPy fixes that an array's object begins with the address of its data,
+        # which is eight times faster to read than array.ctypes.data; used where it proves true.
+        probe = numpy.arange(8)[3:]
+        offset = object.__basicsize__
+        self.offset = None
+        if sys.implementation.name == "cpython":
+            if ctypes.c_size_t.from_address(id(probe) + offset).value == probe.ctypes.data:
+                self.offset = offset
+
+    def read(self, array, name, _at=ctypes.c_size_t.from_address):
+        layout = self.layouts.get((array.dtype, array.shape, array.strides))
+        if layout is None:
+            layout = self._layout(array, name)
+        if self.offset is None:
+            return array.ctypes.data, layout, array
+        return _at(id(array) + self.offset).value, layout, array
+
+    def _layout(self, array, name):
+        code = _ARRAY_DTYPES.get(array.dtype.name)
+        if code is None or not array.dtype.isnative:
+            raise _refuse_dtype(name, array.dtype)
+        strides = _in_elements(name, array.strides, array.itemsize)
+        layout = _checked(name, code, array.shape, strides, "")
+        return remember(self.layouts, (array.dtype, array.shape, array.strides), layout)
+
+    def check_writable(self, array, name):
+        if not array.flags.writeable:
+            raise ValueError(f"{name}: the array is read-only; pass one that may be written.")
+
+    def dtype_of(self, code):
+        dtype = self.dtypes.get(code)
+        if dtype is None:
+            name = _ARRAY_NAMES[code]
+            try:
+                dtype = self.numpy.dtype(name)
+            except TypeError:
+                import ml_dtypes  # whoever brought a bf16 array has it
+
+                dtype = self.numpy.dtype(getattr(ml_dtypes, name))
+            self.dtypes[code] = dtype
+        return dtype
+
+    def empty(self, shape, code, like):
+        return self.numpy.empty(shape, self.dtype_of(code))
+
+    def contiguous(self, array):
+        return self.numpy.ascontiguousarray(array)
+
+    def stream(self, like):
+        return None
+
+    def finish(self, array):
+        return array
+
+
+class TorchKind:
+    """torch tensors on the CPU or a GPU."""
+
+    def __init__(self, torch):
+        self.torch = torch
+        self.layouts = {}
+        names = {
+            0: "float32", 1: "bfloat16", 2: "float16", 3: "float8_e4m3fn",
+            4: "float8_e5m2", 5: "int32", 6: "int64", 7: "bool",
+        }  # fmt: skip
+        self.dtypes = {
+            code: getattr(torch, name) for code, name in names.items() if hasattr(torch, name)
+        }
+        self.codes = {dtype: code for code, dtype in self.dtypes.items()}
+
+    def read(self, tensor, name):
+        try:
+            layout = self.layouts.get((tensor.dtype, tensor.shape, tensor.stride(), tensor.device))
+            if layout is None:
+                layout = self._layout(tensor, name)
+            if tensor.requires_grad and self.torch.is_grad_enabled():
+                raise ValueError(
+                    f"{name}: it requires a gradient, which this function does not record; call "
+                    "sirdar.torch.attention, or pass a detached tensor."
+                )
+            if tensor.is_neg():
+                tensor = tensor.resolve_neg()
+                return tensor.data_ptr(), self._layout(tensor, name), tensor
+            return tensor.data_ptr(), layout, tensor
+        except RuntimeError as error:
+            raise self._not_strided(tensor, name) from error
+
+    def _layout(self, tensor, name):
+        if tensor.layout is not self.torch.strided or tensor.is_nested:
+            raise self._not_strided(tensor, name)
+        kind = tensor.device.type
+        if kind not in ("cpu", "cuda"):
+            raise NotImplementedError(
+                f"{name}: a tensor of device '{tensor.device}' cannot be read; move it to cpu or cuda."
+            )
+        code = self.codes.get(tensor.dtype)
+        if code is None:
+            raise _refuse_dtype(name, tensor.dtype)
+        device = "" if kind == "cpu" else f"cuda:{tensor.get_device()}"
+        layout = _checked(name, code, tensor.shape, tensor.stride(), device)
+        return remember(
+            self.layouts, (tensor.dtype, tensor.shape, tensor.stride(), tensor.device), layout
+        )
+
+    def _not_strided(self, tensor, name):
+        if tensor.is_nested:
+            what = "a nested tensor; pass its values as a ragged batch with cu_seqlens"
+        elif tensor.layout is not self.torch.strided:
+            what = f"a tensor of layout {tensor.layout}; pass a dense one"
+        else:
+            what = f"a {type(tensor).__name__} without memory of its own; pass a plain tensor"
+        return NotImplementedError(f"{name}: it is {what}.")
+
+    def check_writable(self, tensor, name):
+        pass
+
+    def empty(self, shape, code, like):
+        return self.torch.empty(shape, dtype=self.dtypes[code], device=like.device)
+
+    def contiguous(self, tensor):
+        return tensor.contiguous()
+
+    def stream(self, like):
+        return self.torch.cuda.current_stream(like.device).cuda_stream if like.is_cuda else None
+
+    def finish(self, tensor):
+        return tensor
+
+
+class CupyKind:
+    """CuPy arrays."""
+
+    def __init__(self, cupy):
+        self.cupy = cupy
+
+    def read(self, array, name):
+        code = _ARRAY_DTYPES.get(array.dtype.name)
+        if code is None:
+            raise _refuse_dtype(name, array.dtype)
+        strides = _in_elements(name, array.strides, array.itemsize)
+        layout = _checked(name, code, array.shape, strides, f"cuda:{array.device.id}")
+        return array.data.ptr, layout, array
+
+    def check_writable(self, array, name):
+        pass
+
+    def empty(self, shape, code, like):
+        name = _ARRAY_NAMES[code]
+        if name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
+            raise NotImplementedError(f"out: CuPy has no {name}; pass out= of another framework.")
+        with like.device:
+            return self.cupy.empty(shape, name)
+
+    def contiguous(self, array):
+        return self.cupy.ascontiguousarray(array)
+
+    def stream(self, like):
+        with like.device:
+            return self.cupy.cuda.get_current_stream().ptr
+
+    def finish(self, array):
+        return array
+
+
+# --- DLPack -----------------------------------------------------------------------------------------
+
+
+class _DLTensor(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
+
+
+_DL_CPU_DEVICES = (1, 3, 13)  # host memory, pinned by CUDA, managed by CUDA
+_DL_CUDA = 2
+# (type code, bits) -> dtype: int 0, float 2, bfloat 4, bool 6, e4m3fn 10, e5m2 12
+_DL_DTYPES = {
+    (0, 32): 5,
+    (0, 64): 6,
+    (2, 32): 0,
+    (2, 16): 2,
+    (4, 16): 1,
+    (6, 8): 7,
+    (10, 8): 3,
+    (12, 8): 4,
+}
+
+
+def _capsule_pointer(capsule):
+    get = ctypes.pythonapi.PyCapsule_GetPointer
+    get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    return get(capsule, b"dltensor")
+
+
+def _read_dlpack(array, name):
+    kind, index = array.__dlpack_device__()
+    if kind not in _DL_CPU_DEVICES and kind != _DL_CUDA:
+        raise NotImplementedError(
+            f"{name}: an array of DLPack device {int(kind)} cannot be read; move it to the CPU or to CUDA."
+        )
+    # 1 is CUDA's default stream in DLPack; the producer orders its work before it.
+    capsule = array.__dlpack__(stream=1) if kind == _DL_CUDA else array.__dlpack__()
+    tensor = _DLTensor.from_address(_capsule_pointer(capsule))
+    code = _DL_DTYPES.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
+    if code is None:
+        raise _refuse_dtype(name, getattr(array, "dtype", f"DLPack {tensor.code}:{tensor.bits}"))
+    shape = tuple(tensor.shape[: tensor.ndim])
+    if tensor.strides:
+        strides = tuple(tensor.strides[: tensor.ndim])
+    else:
+        strides = contiguous_strides(shape)
+    device = "" if kind != _DL_CUDA else f"cuda:{index}"
+    # The capsule owns the memory until it goes.
+    return (
+        (tensor.data or 0) + tensor.byte_offset,
+        _checked(name, code, shape, strides, device),
+        capsule,
+    )
+
+
+def contiguous_strides(shape):
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+class JaxKind:
+    """JAX arrays on the CPU. They cannot be written to: outputs are NumPy's, made JAX's at the end."""
+
+    def __init__(self, jax, numpy_kind):
+        self.jax = jax
+        self.numpy_kind = numpy_kind
+
+    def read(self, array, name):
+        if isinstance(array, self.jax.core.Tracer):
+            raise TypeError(
+                f"{name}: it is traced by JAX; call sirdar.jax.attention inside jax.jit and jax.grad."
+            )
+        if any(device.platform != "cpu" for device in array.devices()):
+            raise NotImplementedError(
+                f"{name}: JAX arrays of a GPU cannot be read; use torch or CuPy there."
+            )
+        return _read_dlpack(array, name)
+
+    def check_writable(self, array, name):
+        raise TypeError(f"{name}: JAX arrays cannot be written to; leave it out.")
+
+    def empty(self, shape, code, like):
+        return self.numpy_kind.empty(shape, code, like)
+
+    def contiguous(self, array):
+        return self.jax.numpy.array(array)
+
+    def stream(self, like):
+        return None
+
+    def finish(self, array):
+        return self.jax.numpy.asarray(array)
+
+
+class DlpackKind:
+    """Arrays of frameworks not named here, by DLPack. Outputs on the CPU are NumPy's."""
+
+    def __init__(self, numpy_kind):
+        self.numpy_kind = numpy_kind
+
+    def read(self, array, name):
+        return _read_dlpack(array, name)
+
+    def check_writable(self, array, name):
+        pass
+
+    def empty(self, shape, code, like):
+        if like.__dlpack_device__()[0] == _DL_CUDA:
+            raise NotImplementedError(
+                "out: this framework's GPU memory cannot be allocated; pass out=."
+            )
+        return self.numpy_kind().empty(shape, code, like)
+
+    def contiguous(self, array):
+        return self.numpy_kind().numpy.ascontiguousarray(self.numpy_kind().numpy.from_dlpack(array))
+
+    def stream(self, like):
+        return None
+
+    def finish(self, array):
+        return array
+
+
+# --- which kind -------------------------------------------------------------------------------------
+
+_by_type = {}
+_by_framework = {}
+
+
+def _framework(name):
+    kind = _by_framework.get(name)
+    if kind is None:
+        if name == "numpy":
+            import numpy
+
+            kind = NumpyKind(numpy)
+        elif name == "jax":
+            kind = JaxKind(sys.modules["jax"], _framework("numpy"))
+        elif name == "dlpack":
+            kind = DlpackKind(lambda: _framework("numpy"))
+        else:
+            kind = {"torch": TorchKind, "cupy": CupyKind}[name](sys.modules[name])
+        _by_framework[name] = kind
+    return kind
+
+
+def _owner(kind):
+    """The framework whose array class this is or derives from, by the module it was defined in."""
+    for base in kind.__mro__:
+        root = base.__module__.partition(".")[0]
+        if root == "numpy" and base.__name__ == "ndarray":
+            return "numpy"
+        if root == "torch" and base.__name__ in ("Tensor", "TensorBase"):
+            return "torch"
+        if root == "cupy" and base.__name__ == "ndarray":
+            return "cupy"
+        if root in ("jax", "jaxlib") and "jax" in sys.modules:
+            return "jax"
+    return "dlpack" if hasattr(kind, "__dlpack__") and hasattr(kind, "__dlpack_device__") else None
+
+
+def kind_of(array, name):
+    """The kind of an array; TypeError if it is none."""
+    kind = _by_type.get(type(array))
+    if kind is None:
+        owner = _owner(type(array))
+        if owner is None:
+            raise TypeError(
+                f"{name}: {type(array).__name__} is not an array; pass one of NumPy, torch, JAX, CuPy, "
+                "or anything with DLPack."
+            )
+        kind = _by_type[type(array)] = _framework(owner)
+    return kind
+
+
+def read(array, name):
+    """(pointer, Layout, what must stay alive until the call is over)."""
+    kind = _by_type.get(type(array)) or kind_of(array, name)
+    return kind.read(array, name)
