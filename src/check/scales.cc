@@ -74,6 +74,13 @@ const DTypeRow& operand_row(const Problem& problem) {
 }
 double operand_epsilon(const Problem& problem) { return operand_row(problem).epsilon(); }
 
+// How often a term's product and the sum it joins may be lost: with ALiBi or a score_mod whatever
+// fp32 could only hold as a subnormal number may become 0 (docs/semantics.md, "How results are
+// judged").
+double losses_per_term(const Problem& problem) {
+  return problem.has_alibi || !problem.score_mod.empty() ? 1 : 0;
+}
+
 // What an operand loses where it is subnormal in its format (a small weight in fp16), per unit of
 // what it is multiplied with.
 double operand_tiny(const Problem& problem) {
@@ -160,7 +167,7 @@ std::vector<Expected> forward_outputs(const Call& call) {
   Bound out(static_cast<size_t>(out_rows.size)), lse(static_cast<size_t>(statistics.size));
   Bound max_logit = lse;
   Row q_i(static_cast<size_t>(problem.head_dim)), v_j(static_cast<size_t>(problem.value_dim()));
-  const double tiny = operand_tiny(problem);
+  const double tiny = operand_tiny(problem), losses = losses_per_term(problem);
   reference::for_each_row(call, [&](const Item& item, int64_t h, int64_t i) {
     load_row(args.q, call.q.offset(item.b, item.q, i, h), q_i);
     const RowBounds row = condition(call, item, h, i, q_i);
@@ -174,8 +181,10 @@ std::vector<Expected> forward_outputs(const Call& call) {
     for (const Conditioned& one : row.pairs) {
       load_row(args.v, call.v.offset(item.b, item.k, one.pair.j, h / problem.group_size()), v_j);
       for (size_t c = 0; c < v_j.size(); ++c) {
-        out.add(begin + c, one.pair.weight * one.factor * std::abs(v_j[c]), one.relative,
-                tiny * std::abs(v_j[c]));
+        // A weight is lost before dropout's factor makes it larger.
+        const double size = one.factor * std::abs(v_j[c]);
+        out.add(begin + c, one.pair.weight * size, one.relative, tiny * size + losses * kFlushed);
+        out.add_flushed(begin + c, size + losses);
       }
     }
   });
@@ -241,7 +250,7 @@ struct GradientBounds {
         kEps32 * (lse + 8 + std::sqrt(static_cast<double>(problem.value_dim())));
     const double narrow =
         row_of(problem.output_dtype()).epsilon() + operand_epsilon(problem) - kEps32;
-    const double tiny = operand_tiny(problem);
+    const double tiny = operand_tiny(problem), losses = losses_per_term(problem);
     const size_t dq_at = static_cast<size_t>(dq_map.offset(item.b, item.q, i, h));
     // Where out is subnormal in its format, its rounding puts an absolute error into D.
     double delta_lost = kFlushed;
@@ -258,14 +267,14 @@ struct GradientBounds {
       const size_t dk_at = static_cast<size_t>(dk_map.offset(item.b, item.k, pair.j, head_kv));
       const size_t dv_at = static_cast<size_t>(dv_map.offset(item.b, item.k, pair.j, head_kv));
       for (size_t c = 0; c < dout_i.size(); ++c) {
-        dv.add(dv_at + c, pair.weight * one.factor * std::abs(dout_i[c]), relative,
-               tiny * std::abs(dout_i[c]));
-        dv.add_flushed(dv_at + c, std::abs(dout_i[c]));
+        const double size = one.factor * std::abs(dout_i[c]);
+        dv.add(dv_at + c, pair.weight * size, relative, tiny * size + losses * kFlushed);
+        dv.add_flushed(dv_at + c, size + losses);
       }
       // What is flat passes nothing on, of a row of NaN neither.
       const double ddot = one.slope == 0 ? 0 : dlogit.size * one.slope;
-      // 1 - tanh^2 near saturation is the difference of two numbers near 1.
-      const double capped = problem.softcap > 0 ? 4 * kEps32 * dlogit.size * one.slope_mod *
+      // The slope of a soft-cap is 4 e / (1 + e)^2 of an e that may be flushed.
+      const double capped = problem.softcap > 0 ? 4 * kFlushed * dlogit.size * one.slope_mod *
                                                       std::abs(call.logits.softmax_scale)
                                                 : 0;
       const double lost = dlogit.absolute + pair.weight * delta_lost;

@@ -12,11 +12,14 @@ T apply_softcap(T score, T cap) {
   return cap * tanh_of(score / cap);
 }
 
-// d apply_softcap / d score.
+// d apply_softcap / d score: 1 - tanh(x)^2 = 4 e / (1 + e)^2 with e = exp(-2 |x|), which needs no
+// difference of numbers near 1 and so is as exact where the cap saturates.
 template <class T>
 T softcap_derivative(T score, T cap) {
-  const T t = tanh_of(score / cap);
-  return T{1} - t * t;
+  const T x = score / cap;
+  const T e = exp_of(x < 0 ? 2 * x : -2 * x);
+  const T half = 2 / (1 + e);
+  return e * half * half;
 }
 
 // -slope * |i + seqlen_k - seqlen_q - j|; q_pos = i + seqlen_k - seqlen_q, whatever the alignment.

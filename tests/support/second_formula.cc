@@ -295,8 +295,8 @@ void add_gradients(const Head& one, Matrices& result) {
         for (size_t a = 0; a < 4; ++a) place = place * shape[a] + (shape[a] == 1 ? 0 : index[a]);
         result.dbias[static_cast<size_t>(place)] += ds;
       }
-      const double capped = std::tanh(f.scale() * one.raw(i, j) / double{p.softcap});
-      draw(i, j) = ds * f.scale() * (p.softcap > 0 ? 1 - capped * capped : 1);
+      const double cosh = std::cosh(f.scale() * one.raw(i, j) / double{p.softcap});
+      draw(i, j) = ds * f.scale() * (p.softcap > 0 ? 1 / (cosh * cosh) : 1);
     }
   }
   const Matrix dq = product(draw, one.k), dk = product(transpose(draw), one.q);

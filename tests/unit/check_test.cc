@@ -226,6 +226,23 @@ TEST(CheckNaive, IsWithinItsOwnAllowance) {
   }
 }
 
+// Weights of e^-88 that a float holds no more, made larger by dropout's factor; slopes of a
+// soft-cap of 1e-30 and less.
+TEST(CheckRun, TakesWhatFp32CannotHoldForNoFault) {
+  const std::pair<const char*, uint64_t> sound[] = {
+      {"fwd sq2 sk8 h1 d32 fp32 scale:5 dropout:0.9", 3},
+      {"bwd sq2 sk200 h1 d8 fp32 scale:5 alibi dropout:0.9", 1},
+      {"bwd sq2 sk200 h1 d8 fp32 scale:10 alibi dropout:0.3", 9},
+      {"bwd s64 h1 d32 fp32 softcap:0.02", 1},
+      {"bwd s64 h1 d32 bf16 softcap:0.005", 1}};
+  for (const auto& [text, seed] : sound) {
+    PlanOptions options;
+    options.implementation = parsed(text).op == Op::forward ? "cpu.forward" : "cpu.backward";
+    const check::Report report = check::check(parsed(text), options, seed);
+    EXPECT_TRUE(report.ok) << report.text;
+  }
+}
+
 TEST(CheckRun, ReportsAreReadyToPrint) {
   PlanOptions options;
   options.implementation = "reference";

@@ -21,11 +21,22 @@ TEST(Logits, SoftcapSaturatesAndNeverMakesNaN) {
   for (double score : {4400.0, 5000.0, 1e4, 1e30, 1e300, std::numeric_limits<double>::infinity()}) {
     EXPECT_EQ(apply_softcap(score, 50.0), 50.0);
     EXPECT_EQ(apply_softcap(-score, 50.0), -50.0);
-    EXPECT_EQ(softcap_derivative(score, 50.0), 0.0);
+    EXPECT_GE(softcap_derivative(score, 50.0), 0.0);
+    EXPECT_LT(softcap_derivative(score, 50.0), 1e-75);
   }
   EXPECT_EQ(apply_softcap(std::numeric_limits<float>::max(), 1e-30f), 1e-30f);
   EXPECT_EQ(apply_softcap(0.0f, 1e-30f), 0.0f);
   EXPECT_TRUE(std::isnan(apply_softcap(std::nan(""), 50.0)));
+}
+
+// 1 - tanh(x)^2 = 4 e^-2x / (1 + e^-2x)^2: 4 e^-40 and 4 e^-160 but for parts below a rounding, far
+// below what 1 - tanh^2 can say.
+TEST(Logits, SlopeOfASaturatedSoftcapIsExact) {
+  EXPECT_DOUBLE_EQ(softcap_derivative(0.0, 50.0), 1.0);
+  EXPECT_NEAR(softcap_derivative(1000.0, 50.0), 1.6993417021166355e-17, 1e-31);
+  EXPECT_NEAR(softcap_derivative(-4000.0, 50.0), 1.3029954128830085e-69, 1e-83);
+  EXPECT_NEAR(softcap_derivative(1000.0F, 50.0F), 1.6993417e-17F, 1e-23F);
+  EXPECT_TRUE(std::isnan(softcap_derivative(std::nan(""), 50.0)));
 }
 
 TEST(Logits, AlibiMeasuresDistanceBothWays) {
