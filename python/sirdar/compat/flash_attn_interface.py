@@ -1,0 +1,282 @@
+"""FlashAttention-3's interface, computed by this library: the functions of flash_attn_interface with their
+names, signatures, defaults and return values. num_splits, pack_gqa, sm_margin and scheduler_metadata
+say how, not what, and have no effect on the result; qv and the descale arguments are refused by name."""
+
+import torch
+
+from .. import merge as _merge
+from ..torch import attention, attention_varlen
+from ._common import check_packed, lse_product, refuse, whole, window_of, with_kvcache
+from ..torch import backward as _backward_pass
+
+
+def _refuse(qv, q_descale, k_descale, v_descale):
+    if qv is not None:
+        refuse("qv", "concatenate q with qv and k with v along head_dim, up to 512 columns")
+    for name, given in (("q_descale", q_descale), ("k_descale", k_descale), ("v_descale", v_descale)):
+        if given is not None:
+            refuse(name, "multiply softmax_scale and the output by it, or convert to bfloat16")
+
+
+def _options(softmax_scale, causal, window_size, attention_chunk, softcap, deterministic=True):
+    return {
+        "softmax_scale": softmax_scale, "causal": causal, "chunk_size": attention_chunk,
+        "softcap": softcap, "deterministic": deterministic, **window_of(window_size),
+    }  # fmt: skip
+
+
+def _results(out, lse, return_attn_probs):
+    return (out, lse) if return_attn_probs else out
+
+
+def flash_attn_func(
+    q,
+    k,
+    v,
+    softmax_scale=None,
+    causal=False,
+    qv=None,
+    q_descale=None,
+    k_descale=None,
+    v_descale=None,
+    window_size=(-1, -1),
+    attention_chunk=0,
+    softcap=0.0,
+    num_splits=1,
+    pack_gqa=None,
+    deterministic=False,
+    sm_margin=0,
+    return_attn_probs=False,
+):
+    """q [batch, seqlen_q, num_heads_q, head_dim], k [batch, seqlen_k, num_heads_kv, head_dim], v
+    [..., head_dim_v]. Returns out, with return_attn_probs (out, lse); lse fp32 [batch, num_heads_q,
+    seqlen_q], -inf where a row sees nothing."""
+    _refuse(qv, q_descale, k_descale, v_descale)
+    options = _options(softmax_scale, causal, window_size, attention_chunk, softcap, deterministic)
+    return _results(*attention(q, k, v, return_lse=True, **options), return_attn_probs)
+
+
+def flash_attn_qkvpacked_func(
+    qkv,
+    softmax_scale=None,
+    causal=False,
+    q_descale=None,
+    k_descale=None,
+    v_descale=None,
+    window_size=(-1, -1),
+    attention_chunk=0,
+    softcap=0.0,
+    deterministic=False,
+    num_heads_q=None,
+    sm_margin=0,
+    return_attn_probs=False,
+):
+    """flash_attn_func with qkv [batch, seqlen, 3, num_heads, head_dim], or [batch, seqlen, num_heads_q +
+    2 * num_heads_kv, head_dim] and num_heads_q."""
+    _refuse(None, q_descale, k_descale, v_descale)
+    if qkv.dim() == 5:
+        check_packed("qkv", qkv, -3, 3, "[batch, seqlen, 3, num_heads, head_dim]")
+        q, k, v = qkv.unbind(-3)
+    else:
+        if qkv.dim() != 4 or num_heads_q is None:
+            raise ValueError(
+                "num_heads_q: is needed where qkv is [batch, seqlen, num_heads_q + 2 * num_heads_kv, head_dim]."
+            )
+        num_heads_kv = (qkv.shape[2] - num_heads_q) // 2
+        q, k, v = qkv.split([num_heads_q, num_heads_kv, num_heads_kv], dim=-2)
+    options = _options(softmax_scale, causal, window_size, attention_chunk, softcap, deterministic)
+    return _results(*attention(q, k, v, return_lse=True, **options), return_attn_probs)
+
+
+def flash_attn_varlen_func(
+    q,
+    k,
+    v,
+    cu_seqlens_q,
+    cu_seqlens_k,
+    max_seqlen_q,
+    max_seqlen_k,
+    seqused_q=None,
+    seqused_k=None,
+    softmax_scale=None,
+    causal=False,
+    qv=None,
+    q_descale=None,
+    k_descale=None,
+    v_descale=None,
+    window_size=(-1, -1),
+    attention_chunk=0,
+    softcap=0.0,
+    num_splits=1,
+    pack_gqa=None,
+    deterministic=False,
+    sm_margin=0,
+    return_attn_probs=False,
+):
+    """Sequences end to end: q [total_q, num_heads_q, head_dim], cu_seqlens [batch + 1] int32; seqused
+    [batch] int32 says how much of each is used. lse is [num_heads_q, total_q]."""
+    _refuse(qv, q_descale, k_descale, v_descale)
+    options = _options(softmax_scale, causal, window_size, attention_chunk, softcap, deterministic)
+    made = attention_varlen(
+        q, k, v, cu_seqlens_q, cu_seqlens_k, whole(max_seqlen_q), whole(max_seqlen_k),
+        seqused_q=seqused_q, seqused_k=seqused_k, return_lse=True, **options,
+    )  # fmt: skip
+    return _results(*made, return_attn_probs)
+
+
+def _merged(parts, lses):
+    """parts [splits, batch, seqlen, heads, dim], lses [splits, batch, heads, seqlen]; sirdar.merge runs on
+    the CPU alone."""
+    if parts.is_cuda:
+        lse = torch.logsumexp(lses, dim=0)
+        weights = torch.exp(lses - lse).transpose(2, 3)[..., None]
+        empty = (lses == -torch.inf).transpose(2, 3)[..., None]
+        return torch.where(empty, 0, weights * parts).sum(0), lse
+    merged, lse = parts[0].contiguous(), lses[0]
+    for part, part_lse in zip(parts[1:], lses[1:]):
+        merged, lse = _merge(merged, lse, part.contiguous(), part_lse)
+    return merged, lse
+
+
+def flash_attn_combine(out_partial, lse_partial, out=None, out_dtype=None):
+    """Merges results over disjoint keys: out_partial fp32 [splits, batch, seqlen, heads, dim], lse_partial
+    fp32 [splits, batch, seqlen, heads]. Returns out [batch, seqlen, heads, dim] in out_dtype (fp32), and
+    lse [batch, seqlen, heads]."""
+    if out_partial.dim() != 5 or lse_partial.dim() != 4 or out_partial.shape[:4] != lse_partial.shape:
+        raise ValueError(
+            f"out_partial, lse_partial: are {tuple(out_partial.shape)} and {tuple(lse_partial.shape)}; "
+            "[splits, batch, seqlen, heads, dim] and [splits, batch, seqlen, heads] are needed."
+        )
+    if out_partial.shape[0] == 0:
+        raise ValueError("out_partial: has no splits; at least one is needed.")
+    with torch.no_grad():
+        merged, lse = _merged(out_partial.float(), lse_partial.transpose(2, 3).contiguous())
+        result = merged.to(out_dtype or out_partial.dtype)
+        return (result if out is None else out.copy_(result)), lse.transpose(1, 2)
+
+
+def flash_attn_with_kvcache(
+    q,
+    k_cache,
+    v_cache,
+    k=None,
+    v=None,
+    qv=None,
+    rotary_cos=None,
+    rotary_sin=None,
+    cache_seqlens=None,
+    cache_batch_idx=None,
+    cache_leftpad=None,
+    page_table=None,
+    cu_seqlens_q=None,
+    cu_seqlens_k_new=None,
+    max_seqlen_q=None,
+    rotary_seqlens=None,
+    q_descale=None,
+    k_descale=None,
+    v_descale=None,
+    softmax_scale=None,
+    causal=False,
+    window_size=(-1, -1),
+    attention_chunk=0,
+    softcap=0.0,
+    rotary_interleaved=True,
+    scheduler_metadata=None,
+    num_splits=0,
+    pack_gqa=None,
+    sm_margin=0,
+    return_softmax_lse=False,
+):
+    """Decoding: appends k and v to the caches in place, then attends to the caches; pages of any size.
+    Returns out, or (out, lse)."""
+    _refuse(qv, q_descale, k_descale, v_descale)
+    if cu_seqlens_q is not None or cu_seqlens_k_new is not None:
+        refuse("cu_seqlens_q, cu_seqlens_k_new", "pad the new tokens, or call flash_attn_varlen_func")
+    out, lse = with_kvcache(
+        q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, rotary_interleaved, rotary_seqlens,
+        cache_seqlens, cache_batch_idx, cache_leftpad, page_table, softmax_scale, causal, window_size,
+        attention_chunk, softcap,
+    )  # fmt: skip
+    return (out, lse) if return_softmax_lse else out
+
+
+def get_scheduler_metadata(
+    batch_size,
+    max_seqlen_q,
+    max_seqlen_k,
+    num_heads_q,
+    num_heads_kv,
+    headdim,
+    cache_seqlens,
+    qkv_dtype=torch.bfloat16,
+    headdim_v=None,
+    cu_seqlens_q=None,
+    cu_seqlens_k_new=None,
+    cache_leftpad=None,
+    page_size=None,
+    max_seqlen_k_new=0,
+    causal=False,
+    window_size=(-1, -1),
+    attention_chunk=0,
+    has_softcap=False,
+    num_splits=0,
+    pack_gqa=None,
+    sm_margin=0,
+):
+    """An empty int32 tensor: plans of this library are kept by themselves, there is nothing to prepare."""
+    return cache_seqlens.new_empty(0, dtype=torch.int32)
+
+
+# --- the layer below, which other frameworks import -------------------------------------------------
+
+
+def _flash_attn_forward(
+    q, k, v, k_new=None, v_new=None, qv=None, out_=None, cu_seqlens_q=None, cu_seqlens_k=None,
+    cu_seqlens_k_new=None, seqused_q=None, seqused_k=None, max_seqlen_q=None, max_seqlen_k=None,
+    page_table=None, kv_batch_idx=None, leftpad_k=None, rotary_cos=None, rotary_sin=None,
+    seqlens_rotary=None, q_descale=None, k_descale=None, v_descale=None, softmax_scale=None,
+    causal=False, window_size_left=-1, window_size_right=-1, attention_chunk=0, softcap=0.0,
+    rotary_interleaved=True, scheduler_metadata=None, num_splits=1, pack_gqa=None, sm_margin=0,
+):  # fmt: skip
+    """Returns out, lse, None, None (the partial results of splits, which are merged already)."""
+    _refuse(qv, q_descale, k_descale, v_descale)
+    for name, given in (
+        ("k_new", k_new), ("v_new", v_new), ("cu_seqlens_k_new", cu_seqlens_k_new),
+        ("kv_batch_idx", kv_batch_idx), ("leftpad_k", leftpad_k), ("rotary_cos", rotary_cos),
+        ("rotary_sin", rotary_sin), ("seqlens_rotary", seqlens_rotary),
+    ):  # fmt: skip
+        if given is not None:
+            refuse(name, "call flash_attn_with_kvcache")
+    window = (window_size_left, window_size_right)
+    options = _options(softmax_scale, causal, window, attention_chunk, softcap)
+    with torch.no_grad():
+        out, lse = attention(
+            q, k, v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, seqused_q=seqused_q,
+            seqused_k=seqused_k, page_table=page_table,
+            seqlen_q=None if cu_seqlens_q is None else whole(max_seqlen_q),
+            seqlen_k=None if cu_seqlens_k is None else whole(max_seqlen_k),
+            return_lse=True, **options,
+        )  # fmt: skip
+    return (out if out_ is None else out_.copy_(out)), lse, None, None
+
+
+def _flash_attn_backward(
+    dout, q, k, v, out, softmax_lse, cu_seqlens_q=None, cu_seqlens_k=None, sequed_q=None,
+    sequed_k=None, max_seqlen_q=None, max_seqlen_k=None, dq=None, dk=None, dv=None,
+    softmax_scale=None, is_causal=False, window_size_left=-1, window_size_right=-1, softcap=0.0,
+    deterministic=False, sm_margin=0,
+):  # fmt: skip
+    """Writes dq, dk, dv where they are given; returns softmax_d."""
+    window = (window_size_left, window_size_right)
+    options = _options(softmax_scale, is_causal, window, 0, softcap, deterministic)
+    with torch.no_grad():
+        made = _backward_pass(
+            dout, q, k, v, out, softmax_lse, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
+            seqused_q=sequed_q, seqused_k=sequed_k,
+            seqlen_q=None if cu_seqlens_q is None else whole(max_seqlen_q),
+            seqlen_k=None if cu_seqlens_k is None else whole(max_seqlen_k), **options,
+        )  # fmt: skip
+        for wanted, grad in zip((dq, dk, dv), made):
+            if wanted is not None:
+                wanted.copy_(grad)
+    return lse_product(dout, out)

@@ -1,0 +1,242 @@
+"""sirdar.torch.attention: checks and defaults around the operators of _ops.py."""
+
+import inspect
+
+import torch
+from torch.autograd import forward_ad
+
+from . import _core, _eager, _ops
+
+
+_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
+
+
+def check_tensor(name, tensor, device=None):
+    """TypeError or NotImplementedError for what is no plain tensor with data on `device`."""
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(
+            f"{name}: a {type(tensor).__name__} was given; sirdar.torch takes torch tensors "
+            "(sirdar.attention takes those of other libraries)."
+        )
+    if tensor.layout != torch.strided or tensor.is_nested:
+        kind = "nested" if tensor.is_nested else str(tensor.layout)
+        raise TypeError(
+            f"{name}: is a {kind} tensor; only dense memory is read: pad it, or pass "
+            "its values with cu_seqlens to attention_varlen."
+        )
+    if tensor.is_meta:
+        raise NotImplementedError(
+            f"{name}: lies on the meta device, which has no data; move the model to a real device."
+        )
+    if device is not None and tensor.device != device:
+        raise ValueError(
+            f"{name}: lies on {tensor.device} and q on {device}; move all tensors to one device."
+        )
+
+
+def _check_no_gradient(name, tensor):
+    if tensor is not None and tensor.requires_grad and torch.is_grad_enabled():
+        raise ValueError(
+            f"{name}: requires a gradient, and there is none for it here; detach() it, or write it as "
+            "an expression tensor of score_mod."
+        )
+
+
+def autocast(*tensors):
+    """Under torch.autocast floating tensors take its dtype, as torch's own attention does."""
+    dtype = torch.get_autocast_dtype(tensors[0].device.type)
+    return [t.to(dtype) if t.is_floating_point() and t.dtype.itemsize > 1 else t for t in tensors]
+
+
+def _check_dtypes(q, k, v):
+    if not q.dtype == k.dtype == v.dtype:
+        raise ValueError(
+            f"q, k, v: have dtypes {q.dtype}, {k.dtype} and {v.dtype}; all three must have one: "
+            "convert them, or call under torch.autocast."
+        )
+
+
+def _checked_inputs(q, k, v):
+    check_tensor("q", q)
+    check_tensor("k", k, q.device)
+    check_tensor("v", v, q.device)
+    kind = q.device.type
+    if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):
+        q, k, v = autocast(q, k, v)
+    _check_dtypes(q, k, v)
+    return q, k, v
+
+
+def draw_rng(dropout_p, rng=None):
+    """Seed and offset [2] of dropout from torch's own generator, so torch.manual_seed decides."""
+    if not dropout_p:
+        return None
+    return torch.randint(0, 2**62, (2,), dtype=torch.int64) if rng is None else rng
+
+
+def _with_four_axes(name, tensor):
+    """A bias or mask with fewer axes than [batch, num_heads_q, seqlen_q, seqlen_k] lacks the first."""
+    if tensor is None or tensor.dim() == 4:
+        return tensor
+    if tensor.dim() > 4:
+        raise ValueError(
+            f"{name}: has {tensor.dim()} axes; [batch|1, num_heads_q|1, seqlen_q|1, seqlen_k|1] or a "
+            "tail of it is allowed."
+        )
+    return tensor[(None,) * (4 - tensor.dim())]
+
+
+def _refuse_tangents(tensors):
+    """Forward-mode differentiation would lose its tangents silently."""
+    for tensor in tensors:
+        if tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None:
+            raise NotImplementedError(
+                "q, k, v: carry tangents of forward-mode differentiation (jvp, jacfwd), and attention has "
+                "reverse mode only; use torch.func.vjp, or torch's attention with its math backend."
+            )
+
+
+def _check_differentiable(q, k, v, page_table):
+    """What has no backward pass is refused before the forward pass."""
+    if not torch.is_grad_enabled() or not (q.requires_grad or k.requires_grad or v.requires_grad):
+        return
+    if page_table is not None:
+        raise NotImplementedError(
+            "page_table: attention over pages has no backward pass; call it under torch.no_grad(), or "
+            "gather the pages into k and v."
+        )
+    if q.dtype.itemsize == 1:
+        raise NotImplementedError(
+            f"q: {q.dtype} has no backward pass; call it under torch.no_grad(), or use bfloat16."
+        )
+
+
+def _prepared(q, k, v, expression, inputs):
+    """The operators' tensor arguments, checked: q, k, v, bias, sink, tensors, others (without rng), and
+    whether all are plain tensors, no subclasses."""
+    plain = type(q) in _PLAIN_TYPES and type(k) in _PLAIN_TYPES and type(v) in _PLAIN_TYPES
+    device = q.device
+    for name, tensor in zip(_core.INPUTS, inputs):
+        if tensor is not None:
+            check_tensor(name, tensor, device)
+            plain = plain and type(tensor) in _PLAIN_TYPES
+    for tensor in expression.tensors:
+        check_tensor("tensors", tensor, device)
+        plain = plain and type(tensor) in _PLAIN_TYPES
+    bias, sink, mask, alibi, *others = inputs
+    _check_no_gradient("alibi", alibi)
+    bias, mask = _with_four_axes("bias", bias), _with_four_axes("mask", mask)
+    if forward_ad._current_level >= 0:
+        _refuse_tangents((q, k, v, bias, sink, *expression.tensors))
+    return [q, k, v, bias, sink, expression.tensors, mask, alibi, *others], plain
+
+
+def attention(
+    q,
+    k,
+    v,
+    *,
+    causal=False,
+    window_left=None,
+    window_right=None,
+    chunk_size=0,
+    alignment="bottom_right",
+    softcap=0.0,
+    softmax_scale=None,
+    bias=None,
+    mask=None,
+    alibi=None,
+    sink=None,
+    dropout_p=0.0,
+    dropout_rng=None,
+    cu_seqlens_q=None,
+    cu_seqlens_k=None,
+    seqlen_q=None,
+    seqlen_k=None,
+    seqused_q=None,
+    seqused_k=None,
+    page_table=None,
+    document_q=None,
+    document_k=None,
+    score_mod=None,
+    mask_mod=None,
+    tensors=None,
+    scalars=None,
+    deterministic=True,
+    return_lse=False,
+    return_max_logit=False,
+):
+    """Exact attention of torch tensors, differentiable in q, k, v, bias, sink, tensors and through lse.
+
+    q [batch, seqlen_q, num_heads_q, head_dim], k [batch, seqlen_k, num_heads_kv, head_dim],
+    v [batch, seqlen_k, num_heads_kv, head_dim_v]; ragged sides are [total, heads, dim] with
+    cu_seqlens [batch + 1] int32. The arguments mean what docs/python.md says of sirdar.attention.
+
+    dropout_rng: [2] int64 on the CPU, seed and offset; drawn from torch's generator when it is None.
+    tensors: {name: tensor} that score_mod and mask_mod read; those of fp32 may require a gradient.
+
+    Returns out [batch, seqlen_q, num_heads_q, head_dim_v] in q's dtype, followed by lse (fp32 [batch,
+    num_heads_q, seqlen_q]; ragged [num_heads_q, total_q]) and max_logit where they are asked for.
+    """
+    q, k, v = _checked_inputs(q, k, v)
+    _check_differentiable(q, k, v, page_table)
+    expression = _core.expression(score_mod, mask_mod, tensors, scalars)
+    inputs, plain = _prepared(q, k, v, expression, (
+        bias, sink, mask, alibi, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, page_table,
+        document_q, document_k,
+    ))  # fmt: skip
+    inputs.append(draw_rng(dropout_p, dropout_rng))
+    options = {
+        "seqlen_q": seqlen_q, "seqlen_k": seqlen_k, "softmax_scale": softmax_scale, "causal": causal,
+        "alignment": alignment, "window_left": window_left, "window_right": window_right,
+        "chunk_size": chunk_size, "softcap": softcap, "dropout_p": dropout_p,
+        "deterministic": deterministic or torch.are_deterministic_algorithms_enabled(),
+    }  # fmt: skip
+    if expression is not _core.NO_EXPRESSION:
+        options.update(expression.options())
+    if plain and _eager.is_plain():
+        out, lse, *rest = _eager.forward(inputs, options, return_max_logit)
+    else:
+        out, lse, *rest = _ops.forward(*inputs, **options, max_logit=return_max_logit)
+    if not return_lse and not return_max_logit:
+        return out
+    return (out,) + (lse,) * return_lse + tuple(rest) * return_max_logit
+
+
+def attention_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, seqlen_q, seqlen_k, **options):
+    """attention() of sequences that lie end to end: q [total_q, num_heads_q, head_dim], sequence b in
+    rows cu_seqlens_q[b] to cu_seqlens_q[b + 1]; no length exceeds seqlen_q. K and V likewise."""
+    return attention(
+        q, k, v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
+        seqlen_q=seqlen_q, seqlen_k=seqlen_k, **options,
+    )  # fmt: skip
+
+
+_DEFAULTS = {
+    name: parameter.default
+    for name, parameter in inspect.signature(attention).parameters.items()
+    if parameter.kind is parameter.KEYWORD_ONLY and not name.startswith("return_")
+}
+
+
+def backward(dout, q, k, v, out, lse, *, dlse=None, **options):
+    """The backward pass by itself, for those who keep out and lse: dq, dk, dv of a call of attention()
+    with the same options. out and lse are honoured: they may belong to a larger problem, of which
+    these keys are a part (ring attention). With dropout pass the dropout_rng of the forward pass.
+    """
+    for name in options:
+        if name not in _DEFAULTS:
+            raise TypeError(f"{name}: backward has no such argument; it takes those of attention.")
+    q, k, v = _checked_inputs(q, k, v)
+    for name, tensor in (("dout", dout), ("out", out), ("lse", lse)):
+        check_tensor(name, tensor, q.device)
+    given = _DEFAULTS | options
+    if given["dropout_p"] and given["dropout_rng"] is None:
+        raise ValueError(
+            "dropout_rng: is None and dropout_p is not 0; pass the forward pass's seed and offset."
+        )
+    expression = _core.expression(*(given.pop(n) for n in ("score_mod", "mask_mod", "tensors", "scalars")))
+    inputs, plain = _prepared(q, k, v, expression, [given.pop(name) for name in _core.INPUTS])
+    inputs.append(given.pop("dropout_rng"))
+    run = _core.backward if plain and _eager.is_plain() else _ops.backward
+    return tuple(run(dout, dlse, out, lse, *inputs, **given, **expression.options()))

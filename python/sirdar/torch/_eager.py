@@ -1,0 +1,123 @@
+"""Eager calls, and those under torch.func: autograd functions around the library without operators.
+
+An operator with a list of tensors costs hundreds of microseconds of Python in torch; this way costs a
+tenth. torch.func can differentiate these functions, which it cannot do with operators.
+"""
+
+import torch
+
+from . import _core, _ops, _vmap
+
+NUM_FIXED = 5 + _ops.NUM_OTHERS  # q, k, v, bias, sink and the others
+
+
+def is_plain():
+    """No tracer and no dispatch mode wants to see operators."""
+    return not torch.compiler.is_compiling() and not torch._C._len_torch_dispatch_stack()
+
+
+def _is_transformed():
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def _inputs(fixed, tensors):
+    """q, k, v, bias, sink, tensors, others."""
+    return (*fixed[:5], tensors, *fixed[5:])
+
+
+def _compute(options, max_logit, *flat):
+    inputs = _inputs(flat[:NUM_FIXED], flat[NUM_FIXED:])
+    return _core.forward(*inputs, max_logit=max_logit, **options)
+
+
+def _save(ctx, inputs, output):
+    ctx.options, _, *flat = inputs
+    ctx.save_for_backward(*output[:2], *flat)
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(*output[2:])
+
+
+def _differentiate(ctx, dout, dlse, *_):
+    _, _, _, _, _, *needs = ctx.needs_input_grad
+    needs = (*needs[:2], needs[2 + _ops.NUM_OTHERS :])
+    run = _core.backward
+    if torch.is_grad_enabled() or not is_plain():
+        run = _Backward.run if _is_transformed() else _ops.backward
+    *made, dtensors = _ops.gradients(run, ctx.saved_tensors, ctx.options, needs, dout, dlse)
+    return None, None, *made, *(None,) * _ops.NUM_OTHERS, *dtensors
+
+
+class _Forward(torch.autograd.Function):
+    """apply(options, max_logit, q, k, v, bias, sink, *others, *tensors) -> out, lse[, max_logit]"""
+
+    @staticmethod
+    def forward(ctx, *inputs):
+        output = _compute(*inputs)
+        _save(ctx, inputs, output)
+        return output
+
+    backward = staticmethod(_differentiate)
+
+
+class _TransformedForward(torch.autograd.Function):
+    """The same under torch.func, which wants it in this form; torch inspects the signature every time,
+    which costs more than all the rest."""
+
+    forward = staticmethod(_compute)
+    setup_context = staticmethod(_save)
+    backward = staticmethod(_differentiate)
+
+    @staticmethod
+    def vmap(info, in_dims, options, max_logit, *flat):
+        def call(*inputs, max_logit=False, **options):
+            fixed, tensors = (*inputs[:5], *inputs[6:]), inputs[5]
+            return _TransformedForward.apply(options, max_logit, *fixed, *tensors)
+
+        dims = in_dims[2:]
+        inputs = _inputs(flat[:NUM_FIXED], flat[NUM_FIXED:])
+        dims = _inputs(dims[:NUM_FIXED], dims[NUM_FIXED:])
+        return _vmap.forward(call, info.batch_size, dims, inputs, max_logit, options)
+
+
+class _Backward(torch.autograd.Function):
+    """The backward pass under torch.func, which wraps what it sees even where nobody differentiates."""
+
+    @staticmethod
+    def run(*inputs, **options):
+        tensors, fixed = inputs[9], (*inputs[:9], *inputs[10:])
+        return _Backward.apply(options, *fixed, *tensors)
+
+    @staticmethod
+    def forward(options, *flat):
+        fixed, tensors = flat[: NUM_FIXED + 4], flat[NUM_FIXED + 4 :]
+        return tuple(_core.backward(*fixed[:9], tensors, *fixed[9:], **options))
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    backward = staticmethod(_ops.refuse_second)
+
+    @staticmethod
+    def vmap(info, in_dims, options, *flat):
+        def split(flat):
+            fixed, tensors = flat[: NUM_FIXED + 4], flat[NUM_FIXED + 4 :]
+            return (*fixed[:9], tensors, *fixed[9:])
+
+        grads, dims = _vmap.backward(
+            _Backward.run, info.batch_size, split(in_dims[1:]), split(flat), options
+        )
+        return tuple(grads), tuple(dims)
+
+
+def forward(inputs, options, max_logit):
+    """(out, lse) or (out, lse, max_logit) of plain tensors. inputs: q, k, v, bias, sink, tensors, others."""
+    tensors = inputs[5]
+    function = _Forward
+    if _is_transformed():
+        function = _TransformedForward
+    elif not torch.is_grad_enabled() or not any(
+        tensor is not None and tensor.requires_grad for tensor in (*inputs[:5], *tensors)
+    ):
+        return _core.forward(*inputs, max_logit=max_logit, **options)
+    return function.apply(options, max_logit, *inputs[:5], *inputs[6:], *tensors)

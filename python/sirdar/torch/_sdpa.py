@@ -1,0 +1,208 @@
+"""torch's scaled_dot_product_attention, and a context in which torch's name means this one."""
+
+import threading
+import warnings
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from ._attention import attention, check_tensor
+
+_builtin = torch.nn.functional.scaled_dot_product_attention
+_noticed = set()
+
+
+def _check(query, key, value, enable_gqa):
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        check_tensor(name, tensor)
+        if tensor.dim() < 2:
+            raise ValueError(f"{name}: has {tensor.dim()} axes; [..., seqlen, head_dim] is needed.")
+    heads = [tensor.shape[-3] if tensor.dim() > 2 else 1 for tensor in (query, key, value)]
+    if enable_gqa:
+        if heads[1] != heads[2] or heads[1] == 0 or heads[0] % heads[1]:
+            raise ValueError(
+                f"enable_gqa: query, key and value have {heads[0]}, {heads[1]} and {heads[2]} heads; "
+                "key and value must have equally many, and query a multiple of that."
+            )
+    elif len(set(heads) - {1}) > 1:
+        raise ValueError(
+            f"query, key, value: have {heads[0]}, {heads[1]} and {heads[2]} heads; they must be equal "
+            "(or 1): pass enable_gqa=True where query heads share those of key and value."
+        )
+
+
+def _as_four(tensor, leading):
+    """[*leading, heads, seqlen, dim] as [batch, seqlen, heads, dim], a view where strides allow it."""
+    while tensor.dim() < 3:
+        tensor = tensor.unsqueeze(0)
+    tensor = tensor.expand(*leading, *tensor.shape[-3:])
+    tensor = tensor.unsqueeze(0) if not leading else tensor.flatten(0, -4)
+    return tensor.transpose(1, 2)
+
+
+def _four_axes_of_mask(attn_mask, leading):
+    """attn_mask with torch's broadcasting as [batch|1, heads|1, seqlen_q|1, seqlen_k|1]."""
+    while attn_mask.dim() < 4:
+        attn_mask = attn_mask.unsqueeze(0)
+    if attn_mask.dim() == 4 and len(leading) <= 1:
+        return attn_mask
+    if all(size == 1 for size in attn_mask.shape[:-3]):
+        return attn_mask.flatten(0, -4)
+    return attn_mask.expand(*leading, *attn_mask.shape[-3:]).flatten(0, -4)
+
+
+def _mask_arguments(attn_mask, is_causal, query, leading):
+    """What attention() is told about masks."""
+    if attn_mask is None:
+        return {"causal": True, "alignment": "top_left"} if is_causal else {}
+    if is_causal:
+        raise ValueError(
+            "is_causal: is set together with attn_mask; torch allows one of them: put the causal part "
+            "into attn_mask, or call sirdar.torch.attention, which takes both."
+        )
+    variant = getattr(attn_mask, "variant", None)  # torch.nn.attention.bias.CausalBias
+    if variant is not None:
+        return {"causal": True, "alignment": "top_left" if variant.name == "UPPER_LEFT" else "bottom_right"}
+    check_tensor("attn_mask", attn_mask, query.device)
+    axes = _four_axes_of_mask(attn_mask, leading)
+    if attn_mask.dtype == torch.bool:
+        return {"mask": axes}
+    if attn_mask.dtype not in (query.dtype, torch.float32):
+        raise ValueError(
+            f"attn_mask: has dtype {attn_mask.dtype}; bool (true = visible), float32 or the query's "
+            f"{query.dtype} (added to the scores) is allowed."
+        )
+    return {"bias": axes}
+
+
+def scaled_dot_product_attention(
+    query,
+    key,
+    value,
+    attn_mask=None,
+    dropout_p=0.0,
+    is_causal=False,
+    scale=None,
+    enable_gqa=False,
+):
+    """torch.nn.functional.scaled_dot_product_attention, computed by this library.
+
+    query [..., num_heads_q, seqlen_q, head_dim], key and value [..., num_heads_kv, seqlen_k, dim].
+    As torch has it: is_causal is aligned to the top left corner, a bool attn_mask shows where it is
+    true, a floating one is added to the scores and may have a gradient, leading axes broadcast.
+    A row without a visible key gives 0. Dropout draws from torch's generator (torch.manual_seed), but
+    drops other weights than torch does. float64 is refused.
+    """
+    _check(query, key, value, enable_gqa)
+    if query.dim() == 4 and query.shape[0] == key.shape[0] == value.shape[0] and (
+        enable_gqa or query.shape[1] == key.shape[1] == value.shape[1]
+    ):
+        masks = _mask_arguments(attn_mask, is_causal, query, query.shape[:1])
+        q, k, v = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+        out = attention(q, k, v, dropout_p=dropout_p, softmax_scale=scale, **masks)
+        return out.transpose(1, 2)
+    shapes = [tensor.shape[:-3] for tensor in (query, key, value)]
+    leading = torch.broadcast_shapes(*shapes)
+    heads = max(tensor.shape[-3] if tensor.dim() > 2 else 1 for tensor in (query, key, value))
+    if not enable_gqa and query.dim() > 2 and query.shape[-3] != heads:
+        query = query.expand(*query.shape[:-3], heads, *query.shape[-2:])
+    masks = _mask_arguments(attn_mask, is_causal, query, leading)
+    q, k, v = (_as_four(tensor, leading) for tensor in (query, key, value))
+    if k.shape[2] != v.shape[2]:
+        k, v = (t.expand(-1, -1, heads, -1) if t.shape[2] == 1 else t for t in (k, v))
+    out = attention(q, k, v, dropout_p=dropout_p, softmax_scale=scale, **masks)
+    out = out.transpose(1, 2)
+    rank = max(tensor.dim() for tensor in (query, key, value))
+    if rank == 2:
+        return out[0, 0]
+    return out.unflatten(0, leading) if leading else out[0]
+
+
+def _call(fallback, args, kwargs):
+    try:
+        return scaled_dot_product_attention(*args, **kwargs)
+    except (NotImplementedError, TypeError, ValueError) as refusal:
+        if fallback is None:
+            raise
+        reason = str(refusal)
+    if reason not in _noticed:
+        _noticed.add(reason)
+        warnings.warn(
+            f"sirdar.torch.sdpa: torch's own attention computes this call, because {reason}",
+            stacklevel=3,
+        )
+    return _builtin(*args, **kwargs)
+
+
+class _Mode(TorchFunctionMode):
+    """Finds the calls of names that were imported before, of this thread."""
+
+    def __init__(self, fallback):
+        super().__init__()
+        self.fallback = fallback
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is _builtin:
+            return _call(self.fallback, args, kwargs or {})
+        return func(*args, **(kwargs or {}))
+
+
+class _Replacement:
+    """Stands in torch.nn.functional while a context is active: what torch's own Python functions call,
+    which do not show a mode what they do."""
+
+    def __init__(self):
+        self.active = []  # (thread, fallback), innermost last
+        self.lock = threading.Lock()
+
+    def enter(self, fallback):
+        with self.lock:
+            self.active.append((threading.get_ident(), fallback))
+            torch.nn.functional.scaled_dot_product_attention = self.function
+
+    def leave(self):
+        with self.lock:
+            thread = threading.get_ident()
+            last = max(i for i, (owner, _) in enumerate(self.active) if owner == thread)
+            del self.active[last]
+            if not self.active:
+                torch.nn.functional.scaled_dot_product_attention = _builtin
+
+    def function(self, *args, **kwargs):
+        if torch.compiler.is_compiling():  # which happens in the thread that asked
+            return _call(self.active[-1][1], args, kwargs)
+        thread = threading.get_ident()
+        for owner, fallback in reversed(self.active):
+            if owner == thread:
+                return _call(fallback, args, kwargs)
+        return _builtin(*args, **kwargs)
+
+
+_replacement = _Replacement()
+
+
+class sdpa:
+    """A context in which torch.nn.functional.scaled_dot_product_attention is this library's.
+
+        with sirdar.torch.sdpa():
+            model(x)
+
+    However the function was imported, it is found; other threads are not affected. What the library
+    refuses raises, or with fallback="torch" goes to torch's own function, and a warning says so and
+    why, once for each reason.
+    """
+
+    def __init__(self, fallback=None):
+        if fallback not in (None, "torch"):
+            raise ValueError(f"fallback: is {fallback!r}; None (raise) or 'torch' is allowed.")
+        self._fallback, self._modes = fallback, []
+
+    def __enter__(self):
+        self._modes.append(_Mode(self._fallback))
+        self._modes[-1].__enter__()
+        _replacement.enter(self._fallback)
+        return self
+
+    def __exit__(self, *error):
+        _replacement.leave()
+        self._modes.pop().__exit__(*error)

@@ -1,0 +1,181 @@
+"""sirdar.torch.scaled_dot_product_attention against torch's own in float64, and the context that replaces it."""
+
+import threading
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.nn.attention.bias import causal_lower_right, causal_upper_left
+from torch.nn.functional import scaled_dot_product_attention as imported_before
+
+import sirdar.torch
+from torch_formula import close
+
+sdpa = sirdar.torch.scaled_dot_product_attention
+
+
+@pytest.fixture
+def draw():
+    generator = torch.Generator().manual_seed(5)
+    return lambda *shape: torch.randn(*shape, generator=generator, requires_grad=True)
+
+
+def agree(q, k, v, attn_mask=None, tolerance=1e-5, **options):
+    """Values and gradients, of a floating mask too."""
+    inputs = [q, k, v] + ([attn_mask] if attn_mask is not None and attn_mask.requires_grad else [])
+    wide = [tensor.detach().double().requires_grad_() for tensor in inputs]
+    mask = wide[3] if len(wide) == 4 else attn_mask
+    if mask is not None and mask.is_floating_point():
+        mask = mask.double()
+    if mask is not None and mask.dim() == 1:
+        mask = mask[None]  # torch's own needs two axes of some masks
+    actual = sdpa(q, k, v, attn_mask, **options)
+    wanted = F.scaled_dot_product_attention(*wide[:3], mask, **options)
+    assert actual.shape == wanted.shape and actual.dtype == q.dtype
+    close(actual, wanted, tolerance)
+    for one, other in zip(
+        torch.autograd.grad(actual.sin().sum(), inputs), torch.autograd.grad(wanted.sin().sum(), wide)
+    ):
+        assert one.shape == other.shape
+        close(one, other, tolerance)
+
+
+@pytest.mark.parametrize(
+    "shape_q, shape_k",
+    [
+        ((2, 4, 5, 16), (2, 4, 7, 16)), ((2, 4, 7, 16), (2, 4, 5, 16)), ((4, 5, 16), (4, 7, 16)),
+        ((5, 16), (7, 16)), ((2, 3, 4, 5, 16), (2, 3, 4, 7, 16)), ((2, 4, 5, 16), (1, 4, 7, 16)),
+        ((1, 4, 5, 16), (3, 4, 7, 16)), ((2, 4, 5, 16), (2, 1, 7, 16)), ((2, 4, 1, 16), (2, 4, 7, 16)),
+        ((4, 5, 16), (2, 4, 7, 16)),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_any_rank_broadcasts_and_causal_is_aligned_to_the_top_left(draw, shape_q, shape_k, is_causal):
+    agree(draw(*shape_q), draw(*shape_k), draw(*shape_k), is_causal=is_causal)
+
+
+def test_values_may_be_wider_and_the_scale_is_taken(draw):
+    agree(draw(2, 4, 5, 16), draw(2, 4, 7, 16), draw(2, 4, 7, 24), scale=0.3)
+
+
+@pytest.mark.parametrize("heads_kv", [1, 2, 4])
+def test_groups_of_heads(draw, heads_kv):
+    agree(
+        draw(2, 4, 5, 16), draw(2, heads_kv, 7, 16), draw(2, heads_kv, 7, 16),
+        enable_gqa=True, is_causal=True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", [(5, 7), (7,), (1, 7), (5, 1), (4, 5, 7), (2, 1, 5, 7), (2, 1, 1, 7), (2, 4, 5, 7)])
+def test_masks_of_any_shape(draw, shape):
+    q, k, v = draw(2, 4, 5, 16), draw(2, 4, 7, 16), draw(2, 4, 7, 16)
+    agree(q, k, v, draw(*shape))
+    shown = torch.rand(shape, generator=torch.Generator().manual_seed(1)) > 0.3
+    agree(q, k, v, shown)
+    five = [tensor.detach().expand(3, *tensor.shape).contiguous().requires_grad_() for tensor in (q, k, v)]
+    agree(*five, shown)
+
+
+def test_a_row_that_sees_nothing_gives_0_and_no_gradient(draw):
+    q, k, v = draw(1, 2, 3, 8), draw(1, 2, 4, 8), draw(1, 2, 4, 8)
+    shown = torch.ones(3, 4, dtype=torch.bool)
+    shown[1] = False
+    out = sdpa(q, k, v, shown)
+    out.sum().backward()
+    assert out[:, :, 1].eq(0).all() and q.grad[:, :, 1].eq(0).all()
+    assert all(tensor.grad.isfinite().all() for tensor in (q, k, v))
+
+
+def test_torchs_causal_bias(draw):
+    q, k, v = draw(1, 2, 3, 8), draw(1, 2, 5, 8), draw(1, 2, 5, 8)
+    for variant in (causal_upper_left, causal_lower_right):
+        close(sdpa(q, k, v, variant(3, 5)), F.scaled_dot_product_attention(q, k, v, variant(3, 5)))
+
+
+def test_16_bits(draw):
+    q, k, v = (draw(1, 2, 9, 8).detach() for _ in range(3))
+    for dtype in (torch.bfloat16, torch.float16):
+        out = sdpa(*(tensor.to(dtype) for tensor in (q, k, v)), torch.zeros(9, 9))  # an fp32 mask
+        assert out.dtype == dtype
+        close(out, F.scaled_dot_product_attention(q, k, v), 0.03)
+
+
+def test_dropout_is_honoured(draw):
+    q, k = draw(1, 2, 64, 8), draw(1, 2, 64, 8)
+    weights = sdpa(q, k, torch.eye(64).expand(1, 2, 64, 64), dropout_p=0.25)
+    share = (weights == 0).double().mean().item()
+    assert abs(share - 0.25) < 0.03
+    mean = sum(sdpa(q, k, torch.ones(1, 2, 64, 1), dropout_p=0.25).mean() for _ in range(20)) / 20
+    assert abs(mean.item() - 1) < 0.05
+
+
+def test_what_torch_refuses_is_refused(draw):
+    q, k, v = draw(2, 4, 5, 16), draw(2, 4, 7, 16), draw(2, 4, 7, 16)
+    cases = [
+        (ValueError, "is_causal", lambda: sdpa(q, k, v, torch.ones(5, 7).bool(), is_causal=True)),
+        (ValueError, "heads", lambda: sdpa(q, k[:, :2], v[:, :2])),
+        (ValueError, "enable_gqa", lambda: sdpa(q, k[:, :3], v[:, :3], enable_gqa=True)),
+        (ValueError, "attn_mask: has dtype", lambda: sdpa(q, k, v, torch.ones(5, 7).int())),
+        (ValueError, "axes", lambda: sdpa(q[0, 0, 0], k, v)),
+        (TypeError, "float64", lambda: sdpa(q.double(), k.double(), v.double())),
+    ]
+    for kind, words, call in cases:
+        with pytest.raises(kind, match=words):
+            call()
+
+
+def counted(monkeypatch):
+    """A list that grows with every call that this library computes."""
+    calls = []
+    original = sirdar.torch._sdpa.scaled_dot_product_attention
+
+    def count(*args, **kwargs):
+        calls.append(args)
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(sirdar.torch._sdpa, "scaled_dot_product_attention", count)
+    return calls
+
+
+def test_the_context_finds_every_name_of_torchs_function(draw, monkeypatch):
+    q, k, v = draw(2, 4, 5, 16), draw(2, 4, 7, 16), draw(2, 4, 7, 16)
+    calls = counted(monkeypatch)
+    module = torch.nn.MultiheadAttention(16, 4, batch_first=True).eval()
+    x = torch.randn(2, 5, 16)
+    wanted = module(x, x, x, need_weights=False)[0]
+    elsewhere = []
+    with torch.no_grad(), sirdar.torch.sdpa():
+        F.scaled_dot_product_attention(q, k, v)
+        imported_before(q, k, v, is_causal=True)
+        assert len(calls) == 2
+        close(module(x, x, x, need_weights=False)[0], wanted)
+        assert len(calls) == 3
+        thread = threading.Thread(target=lambda: elsewhere.append(F.scaled_dot_product_attention(q, k, v)))
+        thread.start()
+        thread.join()
+        assert len(calls) == 3 and len(elsewhere) == 1
+        with sirdar.torch.sdpa():
+            F.scaled_dot_product_attention(q, k, v)
+        assert len(calls) == 4
+    F.scaled_dot_product_attention(q, k, v)
+    assert len(calls) == 4 and F.scaled_dot_product_attention is imported_before
+
+
+def test_the_context_falls_back_only_where_it_may_and_says_so(draw):
+    q = draw(1, 2, 3, 8).double()
+    with sirdar.torch.sdpa(), pytest.raises(TypeError, match="float64"):
+        F.scaled_dot_product_attention(q, q, q)
+    with sirdar.torch.sdpa(fallback="torch"), pytest.warns(UserWarning, match="torch's own attention"):
+        assert F.scaled_dot_product_attention(q, q, q).dtype == torch.float64
+    with pytest.raises(ValueError, match="fallback"):
+        sirdar.torch.sdpa(fallback="silent")
+
+
+def test_compiled_under_the_context(draw):
+    q, k, v = draw(2, 4, 5, 16), draw(2, 4, 7, 16), draw(2, 4, 7, 16)
+    compiled = torch.compile(
+        lambda *qkv: F.scaled_dot_product_attention(*qkv, is_causal=True), fullgraph=True, backend="aot_eager"
+    )
+    with sirdar.torch.sdpa():
+        out = compiled(q, k, v)
+    assert torch.equal(out, sdpa(q, k, v, is_causal=True))

@@ -1,0 +1,232 @@
+"""sirdar.torch: values and every gradient against the definition in float64, and torch's own machinery."""
+
+import pytest
+import torch
+import torch_formula
+from torch.utils.checkpoint import checkpoint
+
+import sirdar.torch
+from sirdar.torch import _ops
+from torch_formula import close, shown
+
+
+@pytest.fixture
+def draw():
+    generator = torch.Generator().manual_seed(5)
+
+    def make(*shape, grad=True):
+        return torch.randn(*shape, generator=generator).requires_grad_(grad)
+
+    return make
+
+
+@pytest.fixture
+def qkv(draw):
+    return draw(2, 5, 4, 16), draw(2, 7, 2, 16), draw(2, 7, 2, 24)
+
+
+def gradients(results, inputs):
+    """Of a sum in which every element of every result has a weight of its own."""
+    total = sum((r * torch.linspace(-1, 2, r.numel()).view(r.shape).to(r.dtype)).sum() for r in results)
+    return torch.autograd.grad(total, inputs)
+
+
+def test_every_gradient_is_that_of_the_definition(qkv, draw):
+    bias, sink, slope = draw(1, 4, 5, 7), draw(4), draw(4)
+    inputs = (*qkv, bias, sink, slope)
+    actual = sirdar.torch.attention(
+        *qkv, bias=bias, sink=sink, causal=True, softcap=3.0, softmax_scale=0.4,
+        score_mod="score * slope[h]", tensors={"slope": slope}, return_lse=True,
+    )  # fmt: skip
+    wanted = torch_formula.attention(
+        *qkv, bias=bias, sink=sink, visible=shown(5, 7, causal=True), softcap=3.0, scale=0.4,
+        mod=lambda score: score * slope.double()[:, None, None],
+    )  # fmt: skip
+    for one, other in zip(actual, wanted, strict=True):
+        close(one, other)
+    for one, other in zip(gradients(actual, inputs), gradients(wanted, inputs), strict=True):
+        assert one.dtype == torch.float32
+        close(one, other, 2e-5)
+
+
+def test_the_gradient_of_lse_alone(qkv):
+    _, lse = sirdar.torch.attention(*qkv, return_lse=True)
+    _, wanted = torch_formula.attention(*qkv)
+    for one, other in zip(gradients([lse], qkv[:2]), gradients([wanted], qkv[:2]), strict=True):
+        close(one, other)
+
+
+def test_only_what_requires_a_gradient_gets_one(qkv, draw):
+    q, k, v = (tensor.detach() for tensor in qkv)
+    bias = draw(5, 7)
+    sirdar.torch.attention(q, k, v, bias=bias).sum().backward()
+    wanted = torch.autograd.grad(torch_formula.attention(q, k, v, bias=bias)[0].sum(), bias)[0]
+    assert bias.grad.shape == (5, 7) and q.grad is None
+    close(bias.grad, wanted)
+    assert not sirdar.torch.attention(q, k, v).requires_grad
+
+
+def test_ragged_batches_are_their_sequences(qkv, draw):
+    lengths_q, lengths_k = [3, 0, 4], [5, 2, 6]
+    q, k, v = draw(7, 4, 16), draw(13, 2, 16), draw(13, 2, 8)
+    starts = [torch.tensor([0, *lengths]).cumsum(0).int() for lengths in (lengths_q, lengths_k)]
+    out, lse = sirdar.torch.attention_varlen(q, k, v, *starts, 4, 6, causal=True, return_lse=True)
+    parts = []
+    for rows, keys, values in zip(q.split(lengths_q), k.split(lengths_k), v.split(lengths_k)):
+        visible = shown(len(rows), len(keys), causal=True)
+        parts.append(torch_formula.attention(rows[None], keys[None], values[None], visible=visible))
+    wanted = torch.cat([part[0][0] for part in parts]), torch.cat([part[1][0] for part in parts], -1)
+    close(out, wanted[0])
+    close(lse, wanted[1])
+    for one, other in zip(
+        gradients([out], (q, k, v)), gradients(wanted[:1], (q, k, v)), strict=True
+    ):
+        close(one, other)
+
+
+def test_dropout_follows_torchs_generator_and_is_the_same_backward(qkv):
+    q, k, v = qkv
+    keys = torch.eye(7).expand(2, 2, 7, 7).transpose(1, 2).contiguous().requires_grad_()
+    torch.manual_seed(3)
+    weights = sirdar.torch.attention(q, k, keys, dropout_p=0.4)
+    torch.manual_seed(3)
+    again = sirdar.torch.attention(q, k, keys, dropout_p=0.4)
+    torch.manual_seed(4)
+    other = sirdar.torch.attention(q, k, keys, dropout_p=0.4)
+    assert torch.equal(weights, again) and not torch.equal(weights, other)
+    factor = (weights.detach() != 0).transpose(1, 2) / 0.6  # with V = 1 the output is the weights
+    wanted, _ = torch_formula.attention(q, k, keys, factor=factor)
+    close(weights, wanted)
+    inputs = (q, k, keys)
+    for one, two in zip(gradients([weights], inputs), gradients([wanted], inputs), strict=True):
+        close(one, two, 2e-5)
+
+
+def test_checkpointing_draws_the_same_dropout(qkv):
+    def run(wrap):
+        torch.manual_seed(1)
+        return gradients([wrap(lambda *a: sirdar.torch.attention(*a, dropout_p=0.3))], qkv)
+
+    plain = run(lambda f: f(*qkv))
+    for reentrant in (True, False):
+        torch.manual_seed(1)
+        q, k, v = (tensor.detach().requires_grad_() for tensor in qkv)
+        out = checkpoint(
+            lambda *a: sirdar.torch.attention(*a, dropout_p=0.3), q, k, v, use_reentrant=reentrant
+        )
+        (out * torch.linspace(-1, 2, out.numel()).view(out.shape)).sum().backward()
+        for one, other in zip(plain, (q.grad, k.grad, v.grad), strict=True):
+            assert torch.equal(one, other)
+
+
+def test_backward_by_itself_honours_out_and_lse_of_a_larger_problem(qkv):
+    q, k, v = (tensor.detach() for tensor in qkv)
+    out, lse = sirdar.torch.attention(q, k, v, return_lse=True)
+    dout = torch.ones_like(out)
+    whole = sirdar.torch.backward(dout, q, k, v, out, lse)
+    halves = [
+        sirdar.torch.backward(dout, q, k[:, part], v[:, part], out, lse)
+        for part in (slice(0, 3), slice(3, 7))
+    ]
+    close(halves[0][0] + halves[1][0], whole[0])
+    for i in (1, 2):
+        close(torch.cat([half[i] for half in halves], 1), whole[i])
+
+
+@pytest.mark.parametrize("layout", ["dense", "modified", "ragged", "dropout"])
+def test_opcheck(qkv, draw, layout):
+    q, k, v = qkv
+    none, options, bias, sink, tensors = [None] * 10, {"causal": True}, None, None, []
+    if layout == "modified":
+        bias, sink, tensors = draw(1, 4, 5, 7), draw(4), [draw(4)]
+        options |= {"score_mod": "score * slope[h]", "names": "slope", "max_logit": True}
+    elif layout == "dropout":
+        none[-1] = torch.tensor([3, 4])
+        options["dropout_p"] = 0.25
+    elif layout == "ragged":
+        q, k, v = draw(5, 4, 16), draw(7, 2, 16), draw(7, 2, 8)
+        starts = torch.tensor([0, 2, 5], dtype=torch.int32), torch.tensor([0, 3, 7], dtype=torch.int32)
+        none[2:4] = starts
+        options |= {"seqlen_q": 3, "seqlen_k": 4}
+    torch.library.opcheck(_ops.forward, (q, k, v, bias, sink, tensors, *none), options)
+    out, lse, _ = _ops.forward(q, k, v, bias, sink, tensors, *none, **options)
+    options.pop("max_logit", None)
+    if tensors:
+        options |= {"needs_dbias": True, "needs_dsink": True, "needs_dtensors": [0]}
+    inputs = [None if t is None else t.detach() for t in (out, lse, q, k, v, bias, sink)]
+    given = (torch.ones_like(out), torch.ones_like(lse), *inputs, [t.detach() for t in tensors], *none)
+    torch.library.opcheck(_ops.backward, given, options)
+
+
+def test_compiled_whole_it_gives_the_same_bits_for_any_length(qkv, draw):
+    def loss(q, k, v, bias):
+        out, lse = sirdar.torch.attention(q, k, v, bias=bias, causal=True, return_lse=True)
+        return out.sin().sum() + lse.sum()
+
+    compiled = torch.compile(loss, fullgraph=True, dynamic=True, backend="aot_eager")
+    for seqlen in (7, 9, 12):
+        q, k, v, bias = draw(2, seqlen, 4, 16), draw(2, seqlen, 2, 16), draw(2, seqlen, 2, 8), draw(seqlen)
+        inputs = (q, k, v, bias)
+        eager = torch.autograd.grad(loss(*inputs), inputs)
+        for one, other in zip(torch.autograd.grad(compiled(*inputs), inputs), eager, strict=True):
+            assert torch.equal(one, other)
+
+
+def test_autocast_converts_as_it_does_for_torchs_own(qkv):
+    q, k, v = qkv
+    with torch.autocast("cpu", torch.bfloat16):
+        out = sirdar.torch.attention(q, k, v.bfloat16())
+    assert out.dtype == torch.bfloat16
+    close(out, torch_formula.attention(*qkv)[0], 0.05)
+    assert gradients([out], qkv)[0].dtype == torch.float32
+
+
+def test_vmap_and_its_gradients_are_loops(draw):
+    q, k, v, bias = draw(3, 2, 5, 4, 16), draw(2, 7, 2, 16), draw(3, 2, 7, 2, 8), draw(3, 1, 4, 5, 7)
+
+    def loss(q, k, v, bias):
+        return sirdar.torch.attention(q, k, v, bias=bias, causal=True).sin().sum()
+
+    function = torch.func.grad(loss, argnums=(0, 1, 2, 3))
+    mapped = torch.func.vmap(function, in_dims=(0, None, 0, 0))(q, k, v, bias)
+    for i in range(3):
+        for one, other in zip(mapped, function(q[i], k, v[i], bias[i]), strict=True):
+            close(one[i], other)
+
+
+def test_what_differentiation_cannot_do_is_refused(qkv):
+    q, k, v = qkv
+    (dq,) = torch.autograd.grad(sirdar.torch.attention(*qkv).sum(), q, create_graph=True)
+    with pytest.raises(NotImplementedError, match="second derivative"):
+        torch.autograd.grad(dq.sum(), q)
+    with pytest.raises(NotImplementedError, match="forward-mode"):
+        torch.func.jvp(lambda q: sirdar.torch.attention(q, k, v), (q.detach(),), (q.detach(),))
+    with pytest.raises(NotImplementedError, match="tensors"):
+        torch.func.vmap(
+            lambda q: sirdar.torch.attention(q, k, v, score_mod="score * t[0]", tensors={"t": torch.ones(1)})
+        )(q[None])
+
+
+def test_bad_input_is_refused_with_a_sentence(qkv):
+    q, k, v = qkv
+    slopes = torch.ones(4, requires_grad=True)
+    table = torch.zeros(2, 1, dtype=torch.int32)
+    cases = [
+        (TypeError, "q: a ndarray", lambda: sirdar.torch.attention(q.detach().numpy(), k, v)),
+        (TypeError, "k: is a torch.sparse_coo", lambda: sirdar.torch.attention(q, k.detach().to_sparse(), v)),
+        (TypeError, "v: is a nested", lambda: sirdar.torch.attention(q, k, torch.nested.nested_tensor([v[0]]))),
+        (NotImplementedError, "q: lies on the meta", lambda: sirdar.torch.attention(q.to("meta"), k, v)),
+        (ValueError, "have dtypes", lambda: sirdar.torch.attention(q, k, v.bfloat16())),
+        (TypeError, "float64", lambda: sirdar.torch.attention(q.double(), k.double(), v.double())),
+        (ValueError, "alibi: requires a gradient", lambda: sirdar.torch.attention(q, k, v, alibi=slopes)),
+        (ValueError, "bias: has 5 axes", lambda: sirdar.torch.attention(q, k, v, bias=torch.zeros(1, 1, 1, 1, 7))),
+        (ValueError, "head", lambda: sirdar.torch.attention(q, k[:, :, :, :8], v)),
+        (ValueError, "rank", lambda: sirdar.torch.attention(q[0], k, v)),
+        (ValueError, "dropout_p", lambda: sirdar.torch.attention(q, k, v, dropout_p=1.5)),
+        (NotImplementedError, "page_table", lambda: sirdar.torch.attention(q, k, v, page_table=table)),
+        (TypeError, "nonsense", lambda: sirdar.torch.backward(q, q, k, v, q, q, nonsense=1)),
+    ]
+    for kind, words, call in cases:
+        with pytest.raises(kind, match=words) as error:
+            call()
+        assert str(error.value).endswith(".") and "\n" not in str(error.value)
