@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "expression/slope.h"
+
 namespace sirdar::expression {
 
 using Source = DeviceTensor::Source;
@@ -141,6 +143,8 @@ DeviceValues::DeviceValues(const Problem& problem, const Modifications& modifica
   if (modifications.score_mod) {
     const int32_t score = leaf(Op::score, Type::real);
     score_ = add_tree(modifications.score_mod->tree(), problem, score);
+    if (problem.op == sirdar::Op::backward)
+      slope_ = add_tree(slope_of(*modifications.score_mod).tree(), problem, score);
   }
 }
 

@@ -26,13 +26,14 @@ struct DeviceValue {
 
 class DeviceValues {
  public:
-  // What the problem's score_mod makes of a score, and what all that masks pairs one by one
-  // says of one; -1 where the problem has none.
+  // What the problem's score_mod makes of a score, its slope there (slope.h) in a backward pass,
+  // and what all that masks pairs one by one says of one; -1 where the problem has none.
   DeviceValues(const Problem& problem, const Modifications& modifications);
 
   const std::vector<DeviceValue>& values() const { return values_; }
   const std::vector<DeviceTensor>& tensors() const { return tensors_; }
   int32_t score() const { return score_; }
+  int32_t slope() const { return slope_; }
   int32_t visible() const { return visible_; }
 
   const DeviceValue& operator[](int32_t at) const { return values_[static_cast<size_t>(at)]; }
@@ -58,7 +59,7 @@ class DeviceValues {
   std::vector<DeviceValue> values_;
   std::vector<DeviceTensor> tensors_;
   std::map<Node, int32_t, Less> known_;
-  int32_t score_ = -1, visible_ = -1;
+  int32_t score_ = -1, slope_ = -1, visible_ = -1;
 };
 
 }  // namespace sirdar::expression

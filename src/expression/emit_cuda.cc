@@ -98,12 +98,16 @@ class Emitter {
     if (!values_.tensors().empty())
       text += fmt::format("  TensorOperand tensors[{}];\n", values_.tensors().size());
     if (num_scalars > 0) text += fmt::format("  float scalars[{}];\n", num_scalars);
-    find_inputs({values_.score(), values_.visible()});
+    find_inputs({values_.score(), values_.slope(), values_.visible()});
     text += inputs_text("Row", "begin_row(int b, int h, int q, int q_pos)", Scope::row);
     text += inputs_text("Key", "begin_key(int b, int h, int k)", Scope::key);
     if (values_.score() >= 0) {
       text += function_text("float score(const Row& row, const Key& key, float score)",
                             values_.score());
+    }
+    if (values_.slope() >= 0) {
+      text += function_text("float slope(const Row& row, const Key& key, float score)",
+                            values_.slope());
     }
     if (values_.visible() >= 0) {
       text += function_text("bool visible(const Row& row, const Key& key)", values_.visible());

@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "expression/slope.h"
 #include "support/emitted_code.h"
 #include "support/random_expression.h"
 #include "support/rounded_bounds.h"
@@ -48,6 +49,7 @@ Sample draw(Kind kind) {
   (kind == Kind::score_mod ? sample.programs.score_mod : sample.programs.mask_mod) =
       world.parse(kind, sample.text);
   Problem problem;
+  problem.op = Op::backward;  // with slopes
   problem.tensors = world.tensors;
   problem.scalars = world.names;
   sample.device = emit_cuda(problem, sample.programs);
@@ -94,6 +96,24 @@ TEST(EmittedExpressions, ScoresLieWithinTheStatedRounding) {
       const auto bounds =
           rounded_bounds(samples[i].program().tree(), samples[i].world->bindings(), at(point))
               .back();
+      ASSERT_TRUE(contains(bounds, value))
+          << samples[i].text << "\n"
+          << samples[i].device.definition << "q " << point.q << " q_pos " << point.q_pos << " k "
+          << point.k << " score " << point.score << ": " << value << " in [" << bounds.real.lo
+          << ", " << bounds.real.hi << "]";
+    }
+  }
+}
+
+TEST(EmittedExpressions, SlopesAreThoseOfTheLanguage) {
+  const std::vector<Sample> samples = draw_all(Kind::score_mod);
+  const EmittedCode code = compile(samples);
+  for (size_t i = 0; i < samples.size(); ++i) {
+    const Program slope = expression::slope_of(samples[i].program());
+    for (const EmittedPoint& point : samples[i].points) {
+      const float value = code.slope(i, samples[i].bytes.data(), point);
+      const auto bounds =
+          rounded_bounds(slope.tree(), samples[i].world->bindings(), at(point)).back();
       ASSERT_TRUE(contains(bounds, value))
           << samples[i].text << "\n"
           << samples[i].device.definition << "q " << point.q << " q_pos " << point.q_pos << " k "

@@ -40,6 +40,12 @@ float score_of(const void* bytes, const Point& p) {
   return p.score;
 }
 template <class M>
+float slope_of(const void* bytes, const Point& p) {
+  const M m = read_from<M>(bytes);
+  if constexpr (requires { &M::slope; }) return m.slope(row_of(m, p), key_of(m, p), p.score);
+  return 1;
+}
+template <class M>
 bool visible_of(const void* bytes, const Point& p) {
   const M m = read_from<M>(bytes);
   if constexpr (M::kMasks) return m.visible(row_of(m, p), key_of(m, p));
@@ -78,6 +84,7 @@ namespace sirdar {{
 using M{0} = sirdar::Modification{0};
 static_assert(sizeof(M{0}) == {2});
 extern "C" float score_{0}(const void* m, const Point* p) {{ return score_of<M{0}>(m, *p); }}
+extern "C" float slope_{0}(const void* m, const Point* p) {{ return slope_of<M{0}>(m, *p); }}
 extern "C" bool visible_{0}(const void* m, const Point* p) {{ return visible_of<M{0}>(m, *p); }}
 extern "C" int cover_{0}(const void* m, const Box* box) {{ return cover_of<M{0}>(m, *box); }}
 )",
@@ -115,6 +122,9 @@ F* EmittedCode::function(const char* name, size_t place) const {
 
 float EmittedCode::score(size_t place, const std::byte* bytes, const EmittedPoint& point) const {
   return function<float(const void*, const EmittedPoint*)>("score", place)(bytes, &point);
+}
+float EmittedCode::slope(size_t place, const std::byte* bytes, const EmittedPoint& point) const {
+  return function<float(const void*, const EmittedPoint*)>("slope", place)(bytes, &point);
 }
 bool EmittedCode::visible(size_t place, const std::byte* bytes, const EmittedPoint& point) const {
   return function<bool(const void*, const EmittedPoint*)>("visible", place)(bytes, &point);

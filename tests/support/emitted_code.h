@@ -25,6 +25,8 @@ class EmittedCode {
 
   // Of the struct at this place; `bytes` as pack_operands() wrote them.
   float score(size_t place, const std::byte* bytes, const EmittedPoint& point) const;
+  // Of an expression of a backward problem.
+  float slope(size_t place, const std::byte* bytes, const EmittedPoint& point) const;
   bool visible(size_t place, const std::byte* bytes, const EmittedPoint& point) const;
   // What of the box, of one head, is visible by its mask.
   Cover cover(size_t place, const std::byte* bytes, const expression::Box& box) const;

@@ -60,6 +60,14 @@ TEST(ExpressionEmit, WhatDependsOnTheQueryStandsApart) {
 )");
 }
 
+// In a backward pass; what the value and its slope share is computed once by the compiler.
+TEST(ExpressionEmit, SlopesStandBesideScores) {
+  const std::string text = emitted("bwd score_mod:\"q > 3 ? score * score : 2.0\"").definition;
+  EXPECT_NE(text.find("float slope(const Row& row, const Key& key, float score) const"), text.npos);
+  EXPECT_NE(text.find("-0x0p+0f"), text.npos) << "where the value does not depend on the score";
+  EXPECT_EQ(emitted("score_mod:\"score * score\"").definition.find("slope"), text.npos);
+}
+
 TEST(ExpressionEmit, NamesOfTheCallerAreNotInTheText) {
   const auto text = [](const std::string& name) {
     return emitted("mask_mod:\"" + name + "[q] == " + name + "[k]\" tensor:" + name + ":int32:1")

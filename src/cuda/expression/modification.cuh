@@ -7,13 +7,15 @@
 //   struct Key;                                                and on the key alone
 //   Key begin_key(int b, int h, int k) const;
 //   float score(const Row&, const Key&, float score) const;    where kScores; natural-log units
+//   float slope(const Row&, const Key&, float score) const;    of score(), in a backward pass
 //   bool visible(const Row&, const Key&) const;                where kMasks
 //   struct RowBounds;                                          and the same over a box:
 //   RowBounds begin_row_bounds(const Box&) const;
 //   Truth visible_bounds(const RowBounds&, const Box&) const;
 //
 // b is the sequence, h the query head; q and k are positions in the sequence, and may lie past its
-// end: nothing is read out of bounds.
+// end: nothing is read out of bounds. A slope of -0 says that the value does not depend on the
+// score there: its product with anything is 0 (expression/slope.h).
 #pragma once
 
 #include "cuda/expression/bounds.cuh"
@@ -23,5 +25,11 @@ namespace sirdar::language {
 struct NoModification {
   static constexpr bool kScores = false, kMasks = false;
 };
+
+// What a gradient becomes on its way back through a slope: 0 stays 0, and -0 passes nothing on.
+SIRDAR_DEVICE float through_slope(float gradient, float slope) {
+  const bool stops = gradient == 0.0f || ptx::bits_of(slope) == 0x80000000u;
+  return stops ? 0.0f : gradient * slope;
+}
 
 }  // namespace sirdar::language
