@@ -11,6 +11,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <charconv>
 #include <memory>
 #include <optional>
 
@@ -34,10 +36,21 @@ struct Row {
   }
 };
 
-// A recorded machine of each architecture that there are kernels for.
+// A machine of the architecture, as far as kernels are chosen by it: a recorded one where there is
+// one. What each kernel runs on, the kernels say.
 Result<Device> device_of(const std::string& arch) {
-  if (arch == "sm_90a") return Device::named("h200");
-  return bad_flag("--arch", fmt::format("'{}' is unknown; only 'sm_90a' has kernels.", arch));
+  int number = 0;
+  const std::string_view digits = std::string_view(arch).substr(std::min<size_t>(arch.size(), 3));
+  std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  Device device = Device::named(number >= 90 ? "h200" : "a100").value();
+  device.arch = number;
+  if (device.arch != 80 && device.arch != 90) device.name = "the GPU asked for";
+  if (device.arch >= 10 && device.arch < 1000 && jit::arch_of(device) == arch) return device;
+  return bad_flag(
+      "--arch", fmt::format("'{}' is not an architecture that code is compiled for; give one like "
+                            "sm_75, sm_80, sm_86 or sm_89, or with its own instructions from "
+                            "Hopper on: sm_90a, sm_100a.",
+                            arch));
 }
 
 nlohmann::ordered_json to_json(const Row& row) {
@@ -123,13 +136,16 @@ Action declare_compile(CLI::App& app) {
   auto flags = std::make_shared<CompileFlags>();
   app.add_option("PROBLEM", flags->words, "problem strings, or suites of them (*.txt)")
       ->type_name("");
-  app.add_option("--arch", flags->arch, "sm_90a (default)")->type_name("NAME");
+  app.add_option("--arch", flags->arch,
+                 "sm_90a (default), sm_80, sm_75, ...: each kernel says what it runs on")
+      ->type_name("NAME");
   add_switch(app, "--json", flags->is_json, "one JSON object a line instead of the table");
   app.footer(
       "Kernels go into the cache (SIRDAR_CACHE_DIR); 'from' says whether they were there. Exit "
       "code\n1: one spills more registers than is known of its kind, or its products wait.\n"
       "Examples:\n"
       "  sirdar compile 'fwd b2 s4096 h16 d128 bf16 causal'\n"
+      "  sirdar compile 'fwd b2 s4096 h16 d128 fp16' --arch sm_86\n"
       "  SIRDAR_CACHE_DIR=kernels sirdar compile suite.txt --json");
   return [flags] { return compile_all(*flags); };
 }
