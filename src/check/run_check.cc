@@ -104,10 +104,10 @@ Verdict judge(const Oracle& oracle) {
 
 namespace {
 
-// TMA reaches rows at multiples of 16 bytes, and cuda.rows.forward reads many columns at once
-// there: every other seed. A CPU takes any element's own alignment.
+// TMA reaches rows at multiples of 16 bytes, and cuda.rows.* reads many columns at once there:
+// every other seed. A CPU takes any element's own alignment.
 int64_t alignment_for(const Device& device, const PlanOptions& options, uint64_t seed) {
-  const bool takes_any = options.implementation == "cuda.rows.forward" && seed % 2 == 1;
+  const bool takes_any = options.implementation.starts_with("cuda.rows.") && seed % 2 == 1;
   return device.kind == DeviceKind::cuda && !takes_any ? 16 : 1;
 }
 

@@ -1,5 +1,6 @@
 // Which implementations there are, best first. Adding one is a line here.
 #include "cpu/cpu.h"
+#include "cuda/rows/backward/backward.h"
 #include "cuda/rows/forward/forward.h"
 #include "cuda/sm90/forward/forward.h"
 #include "plan/implementation.h"
@@ -10,7 +11,8 @@ extern const Implementation kReference;
 
 std::span<const Implementation* const> implementations() {
   static const Implementation* const kAll[] = {
-      &sm90::kForward, &rows::kForward, &cpu::kCpuForward, &cpu::kCpuBackward, &kReference,
+      &sm90::kForward,   &rows::kForward,    &rows::kBackward,
+      &cpu::kCpuForward, &cpu::kCpuBackward, &kReference,
   };
   return kAll;
 }

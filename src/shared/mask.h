@@ -108,6 +108,23 @@ constexpr Range key_range(const M& mask, Range q) {
   return {begin, max_of(begin, end)};
 }
 
+// The other way round: the query rows that see key k >= 0, which are an interval too.
+constexpr Range query_range(const StructuredMask& mask, Position k, Position seqlen_q) {
+  Range rows = {0, k < mask.length.seqlen_k ? seqlen_q : 0};
+  if (mask.is_causal) rows.begin = max_of(rows.begin, k - mask.causal.shift);
+  if (mask.has_window) {
+    const Position diagonal = k - mask.window.shift;
+    rows.begin = max_of(rows.begin, diagonal - mask.window.right);
+    rows.end = min_of(rows.end, diagonal + mask.window.left + 1);
+  }
+  if (mask.has_chunk) {
+    const Position first = k / mask.chunk.size * mask.chunk.size - mask.chunk.shift;
+    rows.begin = max_of(rows.begin, first);
+    rows.end = min_of(rows.end, first + mask.chunk.size);
+  }
+  return {rows.begin, max_of(rows.begin, rows.end)};
+}
+
 template <class M>
 constexpr Cover coverage(const M& mask, Range q, Range k) {
   if (q.empty() || k.empty()) return Cover::none;

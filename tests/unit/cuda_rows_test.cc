@@ -31,7 +31,85 @@ TEST(CudaRows, ServesWhatTheHopperKernelDoesNot) {
   }
   EXPECT_EQ(planned("s64 d64 bf16").value().name(), "cuda.sm90.forward");
   EXPECT_FALSE(planned("s64 d64 fp8_e4m3").ok());
-  EXPECT_FALSE(planned("bwd s64 d64 bf16").ok());
+}
+
+TEST(CudaRows, ServesTheBackward) {
+  for (const char* text :
+       {"bwd s64 fp32", "bwd s64 d100 bf16 dlse", "bwd s64 d512 fp16 dropout:0.1",
+        "bwd s64 d1 dv3 fp16 bias document dbias", "bwd b2 s64 hq4 hkv2 d64 bf16 sink dsink",
+        "bwd b2 s64 d64 fp32 ragged:80,90 score_mod:\"score * 2.0\""}) {
+    const Result<Plan> plan = planned(text);
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    EXPECT_EQ(plan.value().name(), "cuda.rows.backward") << text;
+  }
+  for (const int arch : {70, 75, 80, 89, 100})
+    EXPECT_EQ(planned("bwd s64 d64 bf16", gpu(arch)).value().name(), "cuda.rows.backward") << arch;
+  EXPECT_FALSE(planned("bwd s64 fp32", gpu(61)).ok());
+  const Result<Plan> tensors =
+      planned("bwd s64 fp32 score_mod:\"score * t[h]\" tensor:t:fp32:1:grad");
+  ASSERT_FALSE(tensors.ok());
+  EXPECT_NE(tensors.status().message().find("does not understand dtensor"), std::string::npos);
+  PlanOptions options;
+  options.knobs = {{"columns", "64"}};
+  EXPECT_EQ(planned("bwd s64 fp32", gpu(90), options).status().code(),
+            StatusCode::invalid_argument);
+}
+
+// 16 bytes of every query row, and what rows or keys leave of dbias; pieces of 256 bytes.
+TEST(CudaRows, BackwardWorkspace) {
+  const auto bytes = [](std::string_view text) { return planned(text).value().workspace_bytes(); };
+  EXPECT_EQ(bytes("bwd b2 s64 h4 fp32"), 2u * 64 * 4 * 16);
+  EXPECT_EQ(bytes("bwd b2 sq64 sk32 h4 fp32 bias:k dbias"), 2u * 64 * 4 * 16 + 2 * 32 * 4 * 4);
+  EXPECT_EQ(bytes("bwd b2 sq64 sk32 h4 fp32 bias:h dbias"), 2u * 64 * 4 * 20);
+  EXPECT_EQ(bytes("bwd b2 sq64 sk32 h4 fp32 bias dbias"), 2u * 64 * 4 * 16);
+  EXPECT_EQ(bytes("bwd b2 s64 h4 fp32 ragged_q:70"), 4608u);
+  EXPECT_EQ(bytes("bwd b2 sq0 sk32 h4 fp32"), 0u);
+}
+
+class CudaRowsRun : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    JitOptions options;
+    options.nvrtc = testing::nvrtc_folder();
+    if (options.nvrtc.empty()) {
+      GTEST_SKIP() << "NOT TESTED: no NVRTC in .venv; ./dev setup installs it";
+    }
+    options.cache_dir = dir_ / "cache";
+    set_jit_options(options);
+  }
+  void TearDown() override { set_jit_options({}); }
+
+  // The blocks of each launch of a call.
+  std::vector<unsigned> blocks_of(const std::string& problem) {
+    test::Call call(problem);
+    const Result<Plan> plan = Plan::create(call.problem, {}, Device::cuda(0).value());
+    EXPECT_TRUE(plan.ok()) << plan.status().message();
+    std::vector<std::byte> memory(plan.value().workspace_bytes() + 64);
+    Args args = call.args();
+    const uintptr_t address = reinterpret_cast<uintptr_t>(memory.data());
+    args.workspace = reinterpret_cast<void*>((address + 63) / 64 * 64);
+    args.workspace_bytes = plan.value().workspace_bytes();
+    fake_.launches.clear();
+    const Status status = plan.value().run(args);
+    EXPECT_TRUE(status.ok()) << status.message();
+    std::vector<unsigned> blocks;
+    for (const testing::FakeLaunch& one : fake_.launches) blocks.push_back(one.record.grid_x);
+    return blocks;
+  }
+
+  testing::Scratch dir_;
+  testing::FakeDriver fake_;
+};
+
+// Rows by eights, then what many rows add to; nothing where there is none.
+TEST_F(CudaRowsRun, LaunchesOfABackward) {
+  using Blocks = std::vector<unsigned>;
+  EXPECT_EQ(blocks_of("bwd b2 sq20 sk12 hq4 hkv2 d32 fp32"), (Blocks{20, 6}));
+  EXPECT_EQ(blocks_of("bwd b2 sq20 sk12 hq4 hkv2 d32 fp32 sink dsink bias:hk dbias"),
+            (Blocks{20, 6, 48}));
+  EXPECT_EQ(blocks_of("bwd b2 sq20 sk12 hq4 hkv2 d32 fp32 bias:qk dbias"), (Blocks{20, 6, 3}));
+  EXPECT_EQ(blocks_of("bwd b2 sq0 sk12 hq4 hkv2 d32 fp32"), (Blocks{6}));
+  EXPECT_EQ(blocks_of("bwd b2 sq20 sk0 hq4 hkv2 d32 fp32"), (Blocks{20}));
 }
 
 TEST(CudaRows, ServesOtherGenerations) {

@@ -58,6 +58,11 @@ TEST(StructuredMask, AgreesWithTheDefinitionPairByPair) {
       const Range row = key_range(built, i);
       ASSERT_TRUE(row.empty() || (row.begin >= 0 && row.end <= seqlen_k));
     }
+    for (int64_t j = 0; j < seqlen_k + 2; ++j) {
+      const Range rows = query_range(built, j, seqlen_q);
+      for (int64_t i = 0; i < seqlen_q; ++i)
+        ASSERT_EQ(rows.begin <= i && i < rows.end, allows(built, i, j)) << "i " << i << " j " << j;
+    }
   }
 }
 

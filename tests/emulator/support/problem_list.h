@@ -1,5 +1,5 @@
-// The problems that the product's kernels run on the emulated machine, a line each of
-// tests/emulator/problems.txt.
+// The problems that the product's kernels run on the emulated machine, a line each of a file of
+// tests/emulator.
 #pragma once
 
 #include <fstream>
@@ -29,7 +29,33 @@ inline std::vector<ListedProblem> listed_problems(const std::string& path) {
   return problems;
 }
 
-// What the Hopper forward of the library is for a problem.
+// What an implementation of the library is for a problem on an H200.
+struct ListedKernels {
+  Problem problem;
+  Config config;
+  std::vector<KernelSource> sources;  // in the order of their launches
+};
+
+inline Result<ListedKernels> listed_kernels(const std::string& text,
+                                            const std::string& implementation) {
+  const Result<Problem> problem = Problem::parse(text);
+  if (!problem.ok()) return problem.status();
+  if (Status status = problem.value().validate(); !status.ok()) return status;
+  const Device device = Device::named("h200").value();
+  PlanOptions options;
+  options.implementation = implementation;
+  for (const Implementation* one : implementations()) {
+    if (one->name != implementation) continue;
+    if (Status status = one->supports(problem.value(), device); !status.ok()) return status;
+    const Result<Config> config = one->configure(problem.value(), device, options);
+    if (!config.ok()) return config.status();
+    Result<std::vector<KernelSource>> sources = one->kernels(problem.value(), config.value());
+    if (!sources.ok()) return sources.status();
+    return ListedKernels{problem.value(), config.value(), sources.value()};
+  }
+  return Status(StatusCode::internal, implementation + " is not registered");
+}
+
 struct ForwardKernels {
   Problem problem;
   sm90::ForwardConfig config;
@@ -37,22 +63,10 @@ struct ForwardKernels {
 };
 
 inline Result<ForwardKernels> forward_kernels(const std::string& text) {
-  const Result<Problem> problem = Problem::parse(text);
-  if (!problem.ok()) return problem.status();
-  const Device device = Device::named("h200").value();
-  PlanOptions options;
-  options.implementation = "cuda.sm90.forward";
-  for (const Implementation* one : implementations()) {
-    if (one->name != options.implementation) continue;
-    if (Status status = one->supports(problem.value(), device); !status.ok()) return status;
-    const Result<Config> config = one->configure(problem.value(), device, options);
-    if (!config.ok()) return config.status();
-    Result<std::vector<KernelSource>> sources = one->kernels(problem.value(), config.value());
-    if (!sources.ok()) return sources.status();
-    return ForwardKernels{problem.value(), config.value().as<sm90::ForwardConfig>(),
-                          sources.value()};
-  }
-  return Status(StatusCode::internal, "cuda.sm90.forward is not registered");
+  const Result<ListedKernels> found = listed_kernels(text, "cuda.sm90.forward");
+  if (!found.ok()) return found.status();
+  const ListedKernels& kernels = found.value();
+  return ForwardKernels{kernels.problem, kernels.config.as<sm90::ForwardConfig>(), kernels.sources};
 }
 
 // Two sources of one key are one kernel.

@@ -1,7 +1,7 @@
-// Writes the kernels of problems.txt as C++ for the emulated machine: what NVRTC is given for a
-// GPU, but for the entry.
+// Writes the kernels of lists of problems as C++ for the emulated machine: what NVRTC is given for
+// a GPU, but for the entry.
 //
-// usage: write_emulated_kernels PROBLEMS OUTPUT
+// usage: write_emulated_kernels OUTPUT IMPLEMENTATION PROBLEMS [IMPLEMENTATION PROBLEMS]...
 #include <fmt/format.h>
 
 #include <exception>
@@ -24,35 +24,50 @@ std::string text_of(const KernelSource& source, size_t index) {
       source.shared_bytes, source.function, source.params_type);
 }
 
-std::string all_of(const std::string& path) {
-  std::string kernels, table;
-  std::set<std::string> seen;
-  for (const ListedProblem& listed : listed_problems(path)) {
-    const Result<ForwardKernels> found = forward_kernels(listed.text);
-    if (!found.ok()) throw std::runtime_error(listed.text + ": " + found.status().message());
-    for (const KernelSource& source : found.value().sources) {
-      const std::string key = key_of(source);
-      if (!seen.insert(key).second) continue;
-      kernels += text_of(source, seen.size());
-      table += fmt::format("    {{R\"key({})key\", {}::kernel{}::run}},\n", key, source.scope,
-                           seen.size());
+class Writer {
+ public:
+  void add_all(const std::string& implementation, const std::string& path) {
+    for (const ListedProblem& listed : listed_problems(path)) {
+      const Result<ListedKernels> found = listed_kernels(listed.text, implementation);
+      if (!found.ok()) throw std::runtime_error(listed.text + ": " + found.status().message());
+      for (const KernelSource& source : found.value().sources) add(source);
     }
   }
-  return fmt::format(
-      "#include \"cuda/sm90/forward/forward.cuh\"\n"
-      "#include \"emulator/support/emulated_kernels.h\"\n\n{}"
-      "namespace sirdar::emulator_tests {{\n"
-      "const std::vector<EmulatedKernel> kEmulatedKernels = {{\n{}}};\n}}\n",
-      kernels, table);
-}
+
+  std::string text() const {
+    std::string includes;
+    for (const std::string& header : headers_) includes += fmt::format("#include \"{}\"\n", header);
+    return fmt::format(
+        "{}#include \"emulator/support/emulated_kernels.h\"\n\n{}"
+        "namespace sirdar::emulator_tests {{\n"
+        "const std::vector<EmulatedKernel> kEmulatedKernels = {{\n{}}};\n}}\n",
+        includes, kernels_, table_);
+  }
+
+ private:
+  void add(const KernelSource& source) {
+    const std::string key = key_of(source);
+    if (!seen_.insert(key).second) return;
+    headers_.insert(source.header);
+    kernels_ += text_of(source, seen_.size());
+    table_ += fmt::format("    {{R\"key({})key\", {}::kernel{}::run}},\n", key, source.scope,
+                          seen_.size());
+  }
+
+  std::string kernels_, table_;
+  std::set<std::string> seen_, headers_;
+};
 
 }  // namespace
 }  // namespace sirdar::emulator_tests
 
 int main(int argc, char** argv) try {
-  if (argc != 3) throw std::runtime_error("usage: write_emulated_kernels PROBLEMS OUTPUT");
-  std::ofstream file(argv[2]);
-  file << sirdar::emulator_tests::all_of(argv[1]);
+  if (argc < 4 || argc % 2 != 0)
+    throw std::runtime_error("usage: write_emulated_kernels OUTPUT IMPLEMENTATION PROBLEMS ...");
+  sirdar::emulator_tests::Writer writer;
+  for (int n = 2; n < argc; n += 2) writer.add_all(argv[n], argv[n + 1]);
+  std::ofstream file(argv[1]);
+  file << writer.text();
   return file.flush() ? 0 : 1;
 } catch (const std::exception& error) {
   fmt::print(stderr, "{}\n", error.what());

@@ -2,18 +2,10 @@
 
 #include <algorithm>
 
-#include "core/geometry.h"
+#include "cuda/rows/scores.h"
 
 namespace sirdar::rows {
 namespace {
-
-// Whether each row begins at a multiple of `unit` bytes.
-bool is_aligned(const TensorView& view, const RowMap& map, int64_t unit) {
-  const int64_t bytes = size_bytes(view.dtype);
-  const auto fits = [&](int64_t stride) { return stride * bytes % unit == 0; };
-  return reinterpret_cast<uintptr_t>(view.data) % static_cast<uintptr_t>(unit) == 0 &&
-         fits(map.stride_batch) && fits(map.stride_row) && fits(map.stride_head);
-}
 
 RowMap key_map(const Problem& problem, const TensorView& view, const Args& args) {
   // Positions are below 2^30: a larger page is a page of all keys.
@@ -44,29 +36,6 @@ void add_rows(const Problem& problem, const ForwardConfig& config, const Args& a
       is_aligned(args.v, params.v_rows, int64_t{group} * size_bytes(args.v.dtype));
 }
 
-void add_scores(const Problem& problem, const Args& args, ForwardParams& params) {
-  params.scale = problem.scale();
-  params.softcap = problem.softcap;
-  if (problem.has_bias) {
-    params.bias = {args.bias.data, stride_or_zero(args.bias, 0), stride_or_zero(args.bias, 1),
-                   stride_or_zero(args.bias, 2), stride_or_zero(args.bias, 3)};
-  }
-  if (problem.has_alibi) {
-    const bool has_batch = args.alibi.rank == 2;
-    params.alibi = static_cast<const float*>(args.alibi.data);
-    params.stride_alibi_batch = has_batch ? stride_or_zero(args.alibi, 0) : 0;
-    params.stride_alibi_head = stride_or_zero(args.alibi, has_batch ? 1 : 0);
-  }
-  if (problem.has_sink) {
-    params.sink = static_cast<const float*>(args.sink.data);
-    params.stride_sink = stride_or_zero(args.sink, 0);
-  }
-  if (problem.dropout_p > 0) {
-    params.dropout = Dropout::of(double{problem.dropout_p}, args.dropout_seed, args.dropout_offset);
-    params.keep_scale = static_cast<float>(params.dropout.keep_scale);
-  }
-}
-
 }  // namespace
 
 ForwardParams make_params(const Problem& problem, const ForwardConfig& config, const Args& args) {
@@ -76,8 +45,6 @@ ForwardParams make_params(const Problem& problem, const ForwardConfig& config, c
   params.num_heads_kv = static_cast<int>(problem.num_heads_kv);
   params.group_size = static_cast<int>(problem.group_size());
   params.num_rows = problem.batch * problem.num_heads_q * problem.seqlen_q;
-  params.mask = structured_mask(problem.mask, 0, 0);
-  params.is_top_left = problem.mask.alignment == Alignment::top_left;
   add_rows(problem, config, args, params);
   add_scores(problem, args, params);
   return params;

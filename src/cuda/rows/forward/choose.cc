@@ -12,12 +12,6 @@ constexpr std::string_view kWords[] = {"none", "fp32", "bf16", "fp16"};
 constexpr int64_t kFewestSharedKeys = 512;
 constexpr int kFewRowsPerSm = 8;
 
-Element element_of(DType dtype) {
-  return dtype == DType::bf16   ? Element::bf16
-         : dtype == DType::fp16 ? Element::fp16
-                                : Element::fp32;
-}
-
 // Rows that leave most of the GPU idle are shared by the warps of a block; not where bits must not
 // depend on what else is in the batch.
 int splits_of(const Problem& problem, const Device& device) {
@@ -27,6 +21,12 @@ int splits_of(const Problem& problem, const Device& device) {
 }
 
 }  // namespace
+
+Element element_of(DType dtype) {
+  return dtype == DType::bf16   ? Element::bf16
+         : dtype == DType::fp16 ? Element::fp16
+                                : Element::fp32;
+}
 
 ForwardConfig choose_config(const Problem& problem, const Device& device) {
   ForwardConfig config;

@@ -17,6 +17,8 @@ ForwardConfig choose_config(const Problem& problem, const Device& device);
 // "sirdar_rows_bf16_d128_paged"
 std::string entry_name(const ForwardConfig& config);
 
+Element element_of(DType dtype);
+
 // An element's word, as knobs read and print it.
 std::string field_text(Element element);
 Status parse_field(std::string_view text, Element& element);

@@ -9,42 +9,18 @@
 #include "cuda/modified_params.h"
 #include "cuda/rows/forward/arguments.h"
 #include "cuda/rows/forward/choose.h"
+#include "cuda/rows/scores.h"
 #include "jit/source.h"
 #include "plan/config_fields.h"
 
 namespace sirdar::rows {
 namespace {
 
-constexpr int64_t kMaxSeqlen = int64_t{1} << 30;  // positions and their sums are 32-bit
-constexpr int64_t kMaxHeads = int64_t{1} << 30;
 constexpr int64_t kMaxBlocks = int64_t{1} << 30;  // of a grid; more rows are further rounds
-constexpr int kMinArch = 70;                      // lanes of a warp may diverge and meet again
-
-Status unsupported(std::string reason) { return {StatusCode::unsupported, std::move(reason)}; }
 
 Status supports(const Problem& problem, const Device& device) {
-  if (device.kind != DeviceKind::cuda) {
-    return unsupported(fmt::format("runs on an NVIDIA GPU, and {} is a CPU", device.name));
-  }
-  if (device.arch < kMinArch) {
-    return unsupported(fmt::format("runs on sm_{} and newer, and {} is sm_{}", kMinArch,
-                                   device.name, device.arch));
-  }
-  if (std::max({problem.seqlen_q, problem.seqlen_k, problem.total_q, problem.total_k}) >
-      kMaxSeqlen) {
-    return unsupported(fmt::format("takes up to {} rows", kMaxSeqlen));
-  }
-  if (problem.num_heads_q > kMaxHeads / std::max<int64_t>(problem.batch, 1)) {
-    return unsupported(fmt::format("takes up to {} heads of all sequences", kMaxHeads));
-  }
-  if (cuda::param_bytes<ForwardParams>(expression::modification_of(problem)) >
-      cuda::kMaxParamBytes) {
-    return unsupported(
-        fmt::format("takes tensors and scalars of expressions that fit the {} bytes of a kernel's "
-                    "parameters, about 50 tensors",
-                    cuda::kMaxParamBytes));
-  }
-  return {};
+  return check_limits(problem, device,
+                      cuda::param_bytes<ForwardParams>(expression::modification_of(problem)));
 }
 
 Result<Config> configure(const Problem& problem, const Device& device, const PlanOptions& options) {

@@ -116,7 +116,7 @@ SIRDAR_DEVICE void compute_row(const ForwardParams& params, const Modification& 
   state.begin(sink, split == 0 && lane == 0);
   if (takes_part) {
     RowWalk<config, Modification>{params, modification,
-                                  place,  base + static_cast<uint32_t>(warp * warp_bytes(config)),
+                                  place,  {base + static_cast<uint32_t>(warp * warp_bytes(config))},
                                   lane,   state}
         .run(split);
   }

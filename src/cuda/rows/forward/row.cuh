@@ -2,35 +2,11 @@
 // the lanes for the values. README.md has the plan.
 #pragma once
 
-#include "cuda/expression/modification.cuh"
-#include "cuda/rows/forward/element.cuh"
 #include "cuda/rows/forward/params.h"
-#include "ptx/named_barrier.cuh"
-#include "ptx/warp.cuh"
+#include "cuda/rows/staged.cuh"
+#include "cuda/rows/warp.cuh"
 
 namespace sirdar::rows {
-
-inline constexpr float kMinusInfinity = -language::kInfinity;
-
-SIRDAR_DEVICE float warp_max(float x) {  // a NaN loses against a number
-  for (int distance = 16; distance > 0; distance /= 2) {
-    x = ptx::max_of(x, ptx::shfl_xor(x, distance));
-  }
-  return x;
-}
-SIRDAR_DEVICE float warp_sum(float x) {
-  for (int distance = 16; distance > 0; distance /= 2) x += ptx::shfl_xor(x, distance);
-  return x;
-}
-SIRDAR_DEVICE float from_lane(float x, int lane) {
-  return ptx::float_of(ptx::shfl(ptx::bits_of(x), lane));
-}
-SIRDAR_DEVICE long long from_lane(long long x, int lane) {
-  const auto bits = static_cast<uint64_t>(x);
-  const uint32_t low = ptx::shfl(static_cast<uint32_t>(bits), lane);
-  const uint32_t high = ptx::shfl(static_cast<uint32_t>(bits >> 32), lane);
-  return static_cast<long long>(static_cast<uint64_t>(high) << 32 | low);
-}
 
 // A row of the problem.
 struct RowPlace {
@@ -90,19 +66,14 @@ SIRDAR_DEVICE int column_of(int lane, int i) {
   return i / kGroup * (32 * kGroup) + lane * kGroup + i % kGroup;
 }
 
-template <class Modification>
-inline constexpr bool kIsModified = Modification::kScores || Modification::kMasks;
-struct Nothing {};
-
 template <ForwardConfig config, class Modification>
 struct RowWalk {
   using Stored = StoredOf<config.element>;
-  static constexpr int kChunk = 16 / element_bytes(config.element);  // columns of K in 16 bytes
 
   const ForwardParams& params;
   const Modification& modification;
   const RowPlace& place;
-  uint32_t query;  // shared address of this warp's query, fp32
+  StagedRow query;
   int lane;
   RowState<config>& state;
 
@@ -137,22 +108,11 @@ struct RowWalk {
     }
   }
 
-  // Padded with zeros, so that chunks of K may be.
   SIRDAR_DEVICE void load_query() {
-    const auto* q = static_cast<const Stored*>(params.q) +
-                    params.q_rows.offset(place.batch, place.q, place.row, place.head);
-    for (int d = 4 * lane; d < config.columns; d += 128) {
-      uint32_t words[4];
-      SIRDAR_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        words[i] =
-            ptx::bits_of(d + i < params.head_dim ? load_number<config.element>(q + d + i) : 0.0f);
-      }
-      ptx::store_shared(query + 4 * static_cast<uint32_t>(d),
-                        {static_cast<int>(words[0]), static_cast<int>(words[1]),
-                         static_cast<int>(words[2]), static_cast<int>(words[3])});
-    }
-    ptx::syncwarp();
+    query.load<config.element>(
+        static_cast<const Stored*>(params.q) +
+            params.q_rows.offset(place.batch, place.q, place.row, place.head),
+        params.head_dim, config.columns, lane);
   }
 
   // Where a key's row begins, in elements; of a key that the sequence has.
@@ -166,55 +126,6 @@ struct RowWalk {
     } else {
       return place.batch * map.stride_batch + (place.k.begin + key) * map.stride_row + head;
     }
-  }
-
-  SIRDAR_DEVICE void add_products(const float (&k)[kChunk], int d, float (&sums)[4]) const {
-    SIRDAR_UNROLL
-    for (int i = 0; i < kChunk; i += 4) {
-      const ptx::Int4 q = ptx::load_shared_int4(query + 4 * static_cast<uint32_t>(d + i));
-      const int words[4] = {q.x, q.y, q.z, q.w};
-      SIRDAR_UNROLL
-      for (int n = 0; n < 4; ++n) {
-        sums[n] = ptx::fma_of(ptx::float_of(static_cast<uint32_t>(words[n])), k[i + n], sums[n]);
-      }
-    }
-  }
-
-  // kPackets times 16 bytes, loaded before the first of them is used.
-  template <int kPackets>
-  SIRDAR_DEVICE void add_packets(const Stored* k, int d, float (&sums)[4]) const {
-    Packet<config.element, kChunk> packets[kPackets];
-    SIRDAR_UNROLL
-    for (int n = 0; n < kPackets; ++n)
-      packets[n] = Packet<config.element, kChunk>::load(k + d + n * kChunk);
-    SIRDAR_UNROLL
-    for (int n = 0; n < kPackets; ++n) {
-      float values[kChunk];
-      SIRDAR_UNROLL
-      for (int i = 0; i < kChunk; ++i) values[i] = packets[n].value(i);
-      add_products(values, d + n * kChunk, sums);
-    }
-  }
-
-  SIRDAR_DEVICE float dot(const Stored* k) const {
-    float sums[4] = {0, 0, 0, 0};
-    int d = 0;
-    if (params.reads_k_vectors != 0) {
-      SIRDAR_NO_UNROLL
-      for (; d + 4 * kChunk <= params.head_dim; d += 4 * kChunk) add_packets<4>(k, d, sums);
-      SIRDAR_NO_UNROLL
-      for (; d + kChunk <= params.head_dim; d += kChunk) add_packets<1>(k, d, sums);
-    }
-    SIRDAR_NO_UNROLL
-    for (; d < params.head_dim; d += kChunk) {
-      float values[kChunk];
-      SIRDAR_UNROLL
-      for (int i = 0; i < kChunk; ++i) {
-        values[i] = d + i < params.head_dim ? load_number<config.element>(k + d + i) : 0.0f;
-      }
-      add_products(values, d, sums);
-    }
-    return (sums[0] + sums[1]) + (sums[2] + sums[3]);
   }
 
   // Whether the pair is visible. `bias` becomes what is added to its score.
@@ -235,8 +146,9 @@ struct RowWalk {
 
   template <class Row, class Key>
   SIRDAR_DEVICE float logit_of(const Row& row, const Key& of_key, int key, float bias) const {
+    const Stored* k = static_cast<const Stored*>(params.k) + key_offset(params.k_rows, key);
     float logit =
-        params.scale * dot(static_cast<const Stored*>(params.k) + key_offset(params.k_rows, key));
+        params.scale * query.dot<config.element>(k, params.head_dim, params.reads_k_vectors != 0);
     if (params.softcap > 0) logit = params.softcap * language::tanh(logit / params.softcap);
     if constexpr (config.bias != Element::none) logit += bias;
     if (params.alibi != nullptr) {
