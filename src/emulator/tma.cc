@@ -34,6 +34,20 @@ void check_alignment(const MapFields& map, uint32_t address) {
                                          offset, atom));
 }
 
+// As an H200 takes them: others end in an illegal instruction there (docs/emulator.md).
+void check_coordinates(const MapFields& map, const int (&coordinates)[5], bool stores) {
+  const int64_t byte = int64_t{coordinates[0]} * map.element_bytes;
+  if (byte % 16)
+    Machine::current().fault(
+        "tma", fmt::format("column {} is byte {} of its row, which must be a multiple of 16",
+                           coordinates[0], byte));
+  for (int axis = 0; stores && axis < map.rank; ++axis)
+    if (coordinates[axis] < 0)
+      Machine::current().fault("tma",
+                               fmt::format("a store at {} of axis {}, which must not be negative",
+                                           coordinates[axis], axis));
+}
+
 // Calls f(shared offset of 16 bytes at most, global pointer or null, bytes) for the rows of a box;
 // bytes never cross an edge of the tensor.
 template <class F>
@@ -123,6 +137,7 @@ void tma_load(LoadRequest request, Change change) {
   if (change == Change::kOther) request.destination += 1024;
   const MapFields map = fields_of(request.map, request.rank);
   check_alignment(map, request.destination);
+  check_coordinates(map, request.coordinates, false);
   machine.mbarrier(request.barrier, true);
   const Cluster& cluster = *machine.fiber().cta->cluster;
   if (request.multicast == 0) {
@@ -165,6 +180,7 @@ void tma_store(StoreRequest request, Change change) {
   if (change == Change::kMore) request.coordinates[1] += 1;
   const MapFields map = fields_of(request.map, request.rank);
   check_alignment(map, request.source);
+  check_coordinates(map, request.coordinates, true);
   if (request.reduce && map.type == MapType::kByte)
     machine.fault("tma", "a reduction of bytes; fp32, fp16, bf16 and int32 can be added");
   const Machine::Place place = machine.resolve(request.source, map.bytes(), 16);

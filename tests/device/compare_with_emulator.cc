@@ -2,7 +2,8 @@
 // (docs/emulator.md, "Compared with hardware"). Without a GPU it runs the emulated half and
 // compiles the kernels, which fills SIRDAR_CACHE_DIR.
 //
-// usage: compare_with_emulator
+// usage: compare_with_emulator [PART]
+// PART: only trials whose names it is part of. A fault ends what a process can do with a GPU.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -196,7 +197,7 @@ Words random_pairs(bool may_be_nan) {
 
 void add_loads(std::vector<Trial>& all) {
   using cuda::Swizzle;
-  all.push_back(load("tma: order of a box of rank 4", {{16, 5, 4, 3}, {8, 3, 2, 2}, {4, 1, 1, 0}}));
+  all.push_back(load("tma: order of a box of rank 4", {{16, 5, 4, 3}, {8, 3, 2, 2}, {8, 1, 1, 0}}));
   Trial five = trial<ProbeConfig{.kind = Kind::load5}>("tma: order of a box of rank 5", 4096);
   set_box(five, {{16, 4, 3, 4, 3}, {8, 2, 3, 2, 2}, {8, 1, 0, 1, 1}, Swizzle::none, 5});
   all.push_back(five);
@@ -231,9 +232,6 @@ void add_boxes_inside_atoms(std::vector<Trial>& all) {
 void add_stores(std::vector<Trial>& all) {
   const Box cut{{24, 12, 2, 1}, {16, 8, 2, 1}, {16, 7, 1, 0}};
   all.push_back(store<Kind::store>("tma: a store over the far edges", cut, DType::bf16));
-  Box negative = cut;
-  negative.at = {-8, -3, 0, 0};
-  all.push_back(store<Kind::store>("tma: a store at negative coordinates", negative, DType::bf16));
   all.push_back(store<Kind::reduce>("tma: reduce.add of fp32", cut, DType::fp32));
   all.push_back(store<Kind::reduce>("tma: reduce.add of bf16", cut, DType::bf16));
 }
@@ -387,12 +385,14 @@ bool report(const Trial& t, const Words& expected, const Outcome& seen) {
   return false;
 }
 
-int compare_all() {
+int compare(std::string_view part) {
   const Result<const cuda::Driver*> api = cuda::driver();
   const Result<Device> device = Device::cuda(0);
   if (!device.ok()) fmt::print("no GPU: {}\n", device.status().message());
-  int wrong = 0;
+  int wrong = 0, count = 0;
   for (const Trial& t : trials()) {
+    if (t.name.find(part) == std::string::npos) continue;
+    ++count;
     Outcome emulated;
     if (t.expected.empty()) emulated = emulate(t);
     if (!emulated.status.ok()) {
@@ -415,11 +415,11 @@ int compare_all() {
     }
     wrong += !report(t, expected, run_on_gpu(t, *api.value(), device.value()));
   }
-  fmt::print("{} of {} differ or failed\n", wrong, trials().size());
+  fmt::print("{} of {} differ or failed\n", wrong, count);
   return wrong == 0 ? 0 : 1;
 }
 
 }  // namespace
 }  // namespace sirdar::device_tests
 
-int main() { return sirdar::device_tests::compare_all(); }
+int main(int argc, char** argv) { return sirdar::device_tests::compare(argc > 1 ? argv[1] : ""); }

@@ -169,6 +169,13 @@ TEST(EmulatedTma, LoadMisuseIsRefused) {
                {"a tensor map of rank 4 for 5 coordinates"});
   expect_fault(calm(32),
                [&] {
+                 init(1);
+                 if (ptx::thread_idx_x() == 0)
+                   ptx::cp_async_bulk_tensor_4d_load(data_at(0), map, bar_at(0), 4, 0, 0, 0, 0);
+               },
+               {"column 4 is byte 8 of its row, which must be a multiple of 16"});
+  expect_fault(calm(32),
+               [&] {
                  const TensorMap nothing{};
                  init(1);
                  load(nothing, 8192, 0, 0);
@@ -234,6 +241,10 @@ TEST(EmulatedTma, StoreMisuseIsRefused) {
                {"order: read", "st.shared"});
   expect_fault(calm(32), [&] { store_box(map, 0, 0, true, true, false); },
                {"exit", "without waiting (wait_group.read 0)"});
+  expect_fault(calm(32), [&] { store_box(map, 4, 0, true, true, true); },
+               {"column 4 is byte 8 of its row, which must be a multiple of 16"});
+  expect_fault(calm(32), [&] { store_box(map, 0, -1, true, true, true); },
+               {"a store at -1 of axis 1, which must not be negative"});
   expect_fault(calm(32),
                [&] {
                  store_box(map, 0, 0, true, true, false);

@@ -34,17 +34,19 @@ inline int max_of(int a, int b) { return a < b ? b : a; }
 
 inline int lowest_bit(uint32_t bits) { return __builtin_ctz(bits); }
 inline int highest_bit(uint32_t bits) { return 31 - __builtin_clz(bits); }
+inline int count_bits(uint32_t bits) { return __builtin_popcount(bits); }
 
 inline uint32_t bits_of(float x) { return __builtin_bit_cast(uint32_t, x); }
 inline float float_of(uint32_t bits) { return __builtin_bit_cast(float, bits); }
 
 inline float f16_to_float(uint16_t bits) { return fp16_to_float(bits); }
 
+// One NaN stands for all, as on the hardware.
+inline uint32_t bf16_bits(float x) { return x != x ? 0x7fffu : float_to_bf16(x); }
+inline uint32_t fp16_bits(float x) { return x != x ? 0x7fffu : float_to_fp16(x); }
 inline uint32_t pack_bf16x2(float low, float high) {
-  return uint32_t{float_to_bf16(low)} | uint32_t{float_to_bf16(high)} << 16;
+  return bf16_bits(low) | bf16_bits(high) << 16;
 }
-inline uint32_t pack_f16x2(float low, float high) {
-  return uint32_t{float_to_fp16(low)} | uint32_t{float_to_fp16(high)} << 16;
-}
+inline uint32_t pack_f16x2(float low, float high) { return fp16_bits(low) | fp16_bits(high) << 16; }
 
 }  // namespace sirdar::ptx
