@@ -22,8 +22,8 @@ BATCH, HEADS, SEQLEN, HEAD_DIM = 2, 16, 8192, 128
 class Modification:
     """A problem's words, its tensors, the pairs that are visible, and what becomes of a score."""
 
-    def __init__(self, words, visible, tensors=None, change=None):
-        self.words, self.visible = words, visible
+    def __init__(self, words, visible, tensors=None, change=None, batch=BATCH):
+        self.words, self.visible, self.batch = words, visible, batch
         self.tensors, self.change = tensors or {}, change or (lambda scores: scores)
 
 
@@ -31,6 +31,7 @@ def modifications(seqlen):
     position = torch.arange(seqlen, device="cuda")
     distance = position[:, None] - position[None]
     everything, causal = torch.ones_like(distance, dtype=torch.bool), distance >= 0
+    noise = torch.rand(seqlen, seqlen, device="cuda") < 0.5
     slopes = torch.tensor([2.0 ** (-(h + 1) / 2) for h in range(HEADS)], device="cuda")
 
     def documents(count):
@@ -58,6 +59,12 @@ def modifications(seqlen):
             " causal chunk:1024", causal & (position[:, None] // 1024 == position[None] // 1024)
         ),
         "documents": documents(12),
+        "boolean": Modification(" mask:qk", causal, {"mask": lambda: causal[None, None]}),
+        "random boolean": Modification(" mask:qk", noise, {"mask": lambda: noise[None, None]}),
+        "prefix": Modification(
+            f' mask_mod:"k <= q_pos || k < {seqlen // 8}"',
+            causal | (position < seqlen // 8)[None],
+        ),
         "bias": bias("bhqk:bf16", torch.bfloat16),
         "bias of heads": bias("hqk:bf16", torch.bfloat16, batch=1),
         "bias fp32": bias("bhqk:fp32", torch.float32),
@@ -68,11 +75,11 @@ class Case:
     def __init__(self, library, modification, seqlen):
         self.modification = modification
         self.q, self.k, self.v = (
-            torch.randn(BATCH, seqlen, HEADS, HEAD_DIM, device="cuda", dtype=torch.bfloat16)
+            torch.randn(modification.batch, seqlen, HEADS, HEAD_DIM, device="cuda", dtype=torch.bfloat16)
             for _ in range(3)
         )
         self.out = torch.full_like(self.q, math.nan)
-        words = f"fwd b{BATCH} s{seqlen} h{HEADS} d{HEAD_DIM} bf16{modification.words}"
+        words = f"fwd b{modification.batch} s{seqlen} h{HEADS} d{HEAD_DIM} bf16{modification.words}"
         self.plan = library.plan(words, device="cuda")
         self.tensors = {name: draw() for name, draw in modification.tensors.items()}
         for name in ("q", "k", "v", "out"):
@@ -103,13 +110,20 @@ def main():
     arguments = parser.parse_args()
     library = Library(arguments.library)
     large, small = modifications(SEQLEN), modifications(300)
+    lengths = {name: SEQLEN for name in large}
+    # As long as one of the documents, and as many rows in all.
+    short = SEQLEN // 13
+    large["causal documents apart"] = modifications(short)["causal"]
+    large["causal documents apart"].batch = BATCH * 13
+    small["causal documents apart"] = small["causal"]
+    lengths["causal documents apart"] = short
     names = arguments.only.split(",") if arguments.only else list(large)
     cases = {}
     for name in names:
         error = Case(library, small[name], 300).error()
         if not error < 8e-3:
             raise SystemExit(f"{name}: error {error:.2e}")
-        cases[name] = Case(library, large[name], SEQLEN)
+        cases[name] = Case(library, large[name], lengths[name])
     flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
     times = {name: [] for name in names}
     for n in range(arguments.rounds):
@@ -129,7 +143,7 @@ def main():
             times[name] += [start.elapsed_time(end) for start, end in events]
     for name in names:
         share = float(large[name].visible.float().mean())
-        flop = 4 * BATCH * HEADS * SEQLEN * SEQLEN * HEAD_DIM * share
+        flop = 4 * large[name].batch * HEADS * lengths[name] ** 2 * HEAD_DIM * share
         ms = statistics.median(times[name])
         print(f"{name}: {share:.4f} visible, {ms:.3f} ms, {flop / ms / 1e9:.0f} TFLOP/s")
 
