@@ -23,10 +23,9 @@ void expect_right(ForwardProblem problem) {
   EXPECT_EQ((run_cover<config>(run, modification)), "");
   if (problem.document == 256) {
     // Rows 128 to 255 are of the document of keys 0 to 255, and not of that of keys 256 to 767.
-    const auto all = static_cast<uint32_t>(run.params().cover.words[1] >> 32);
-    const auto some = static_cast<uint32_t>(run.params().cover.words[1]);
-    EXPECT_EQ(some & 0x0ff0u, 0u);
-    EXPECT_EQ(all & some & 8u, 8u);
+    const sm90::CoverWord word = run.params().cover.words[1];
+    EXPECT_EQ(word.some & 0x0ff0u, 0u);
+    EXPECT_EQ(word.all & word.some & 8u, 8u);
   }
   for (uint64_t seed = 1; seed <= 2; ++seed) {
     const emulator::Report report = run_forward<config>(run, run.launch_of(seed), modification);

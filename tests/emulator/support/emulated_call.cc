@@ -47,15 +47,16 @@ EmulatedCall::EmulatedCall(const std::string& problem)
       sm90::cover_view(kernels_.problem, kernels_.config, modification, nullptr);
   const auto blocks_m = static_cast<int>(
       (kernels_.problem.seqlen_q + block_m(kernels_.config) - 1) / block_m(kernels_.config));
-  workspace_.resize(sm90::kCounterBytes + sm90::cover_bytes(shape, blocks_m));
+  workspace_.resize(sm90::kCounterBytes);
+  workspace_.resize(sm90::kCounterBytes + sm90::cover_bytes(shape, kernels_.config, blocks_m),
+                    std::byte{0xff});  // the caller's holds anything
   const EmulatedDriver driver;
   int* counter =
       sm90::draws_tickets(kernels_.config) ? reinterpret_cast<int*>(workspace_.data()) : nullptr;
   params_ =
       value_or_throw(sm90::make_params(kernels_.problem, kernels_.config, call_.args(), counter));
-  params_.cover = sm90::cover_view(
-      kernels_.problem, kernels_.config, modification,
-      reinterpret_cast<unsigned long long*>(workspace_.data() + sm90::kCounterBytes));
+  params_.cover = sm90::cover_view(kernels_.problem, kernels_.config, modification,
+                                   workspace_.data() + sm90::kCounterBytes);
   expected_ = check::expected_outputs(kernels_.problem, call_.args());
 }
 

@@ -128,10 +128,14 @@ void ForwardRun::make_cover() {
   cover.num_batches = problem_.batch;
   cover.num_heads = problem_.num_heads;
   cover.num_words = (blocks + 31) / 32;
-  cover.stride_head = static_cast<long long>(params_.num_blocks_m) * cover.num_words;
+  cover.num_tiles = 1;  // pairs of further blocks are looked at by the forward
+  cover.stride_head = params_.num_blocks_m;
   cover.stride_batch = cover.stride_head * cover.num_heads;
-  cover_.assign(static_cast<size_t>(cover.stride_batch * cover.num_batches), ~0ull);
+  const auto query_blocks = static_cast<size_t>(cover.stride_batch * cover.num_batches);
+  cover_.assign(query_blocks * static_cast<size_t>(cover.num_words), {~0u, ~0u, -1, -1});
+  cover_tiles_.assign(query_blocks * static_cast<size_t>(seen_words(config_)), ~0u);
   cover.words = cover_.data();
+  cover.tiles = cover_tiles_.data();
 }
 
 bool ForwardRun::sees(int b, int row, int key) const {

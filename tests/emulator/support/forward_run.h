@@ -65,7 +65,8 @@ class ForwardRun {
   Tensor16 q_, k_, v_, out_;
   std::vector<float> lse_;
   int counter_[2] = {0, 0};
-  std::vector<unsigned long long> cover_;
+  std::vector<sm90::CoverWord> cover_;
+  std::vector<unsigned> cover_tiles_;
   std::vector<double> expected_, expected_lse_;
 };
 
@@ -75,13 +76,13 @@ std::string run_cover(ForwardRun& run, const Modification& modification) {
   run.make_cover();
   const sm90::ModifiedParams<Modification> params{run.params(), modification};
   const sm90::CoverView& cover = params.forward.cover;
-  const int warps =
-      cover.num_batches * cover.num_heads * cover.num_words * params.forward.num_blocks_m;
   emulator::Launch launch;
-  launch.grid.x = static_cast<unsigned>((warps + sm90::kCoverWarps - 1) / sm90::kCoverWarps);
+  launch.grid.x =
+      static_cast<unsigned>(cover.num_batches * cover.num_heads * params.forward.num_blocks_m);
   launch.threads = 32 * sm90::kCoverWarps;
+  launch.shared_bytes = sm90::kCoverSharedBytes;
   launch.resident = 1;
-  static constexpr sm90::CoverConfig kConfig{config};
+  static constexpr sm90::CoverConfig kConfig{config, false};
   return emulator::launch(launch, [&] { sm90::cover_keys<kConfig>(params); }).fault;
 }
 

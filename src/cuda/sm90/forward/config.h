@@ -115,6 +115,9 @@ constexpr int columns(int head_dim) { return round_up(head_dim, 64); }
 constexpr int depth_qk(const ForwardConfig& c) { return round_up(c.head_dim, 16); }
 constexpr int width_pv(const ForwardConfig& c) { return round_up(c.head_dim_v, 16); }
 
+// 32-bit words of which pairs of a tile are seen, row by row.
+constexpr int seen_words(const ForwardConfig& c) { return block_m(c) * (c.block_n / 32); }
+
 constexpr int q_bytes(const ForwardConfig& c) {
   const int staged_out = c.num_q_buffers > 1 ? columns(c.head_dim_v) : 0;
   return 2 * block_m(c) * (staged_out > columns(c.head_dim) ? staged_out : columns(c.head_dim));
@@ -124,9 +127,10 @@ constexpr int v_bytes(const ForwardConfig& c) { return 2 * c.block_n * columns(c
 
 // Offsets from a base that is aligned to 1024 bytes.
 struct SharedMap {
-  int q, k, v, barriers, info, end;
+  int q, k, v, info, block_info, barriers, end;
 };
-inline constexpr int kInfoBytes = 32;  // one work item as its consumers read it
+inline constexpr int kInfoBytes = 32;       // one work item as its consumers read it
+inline constexpr int kBlockInfoBytes = 16;  // a key block, where not all are walked
 constexpr int num_barriers(const ForwardConfig& c) {
   return 2 * (c.num_q_buffers + c.num_stages_k + c.num_stages_v) + (c.has_lengths ? 1 : 0);
 }
@@ -139,7 +143,8 @@ constexpr SharedMap shared_map(const ForwardConfig& c) {
   map.k = map.q + c.num_q_buffers * q_bytes(c);
   map.v = map.k + c.num_stages_k * k_bytes(c);
   map.info = map.v + c.num_stages_v * v_bytes(c);
-  map.barriers = map.info + num_items_ahead(c) * kInfoBytes;
+  map.block_info = map.info + num_items_ahead(c) * kInfoBytes;
+  map.barriers = map.block_info + (c.has_mask_mod ? c.num_stages_k * kBlockInfoBytes : 0);
   map.end = map.barriers + 8 * num_barriers(c);
   return map;
 }

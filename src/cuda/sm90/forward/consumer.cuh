@@ -39,6 +39,8 @@ struct Consumer {
   // In the guarded loop, whose exponentials need no logits before.
   static constexpr bool kAddsAlibiLast =
       config.has_alibi && !config.has_softcap && config.bias == Bias::none && !config.has_score_mod;
+  static constexpr bool kCapsLast =
+      config.has_softcap && !config.has_alibi && config.bias == Bias::none && !config.has_score_mod;
   // A warpgroup whose items overflowed this often takes the running maximum for the rest of one.
   static constexpr int kPatience = 1;
 
@@ -211,6 +213,11 @@ struct Consumer {
 
   // ---- softmax
 
+  // Of the stage whose K has arrived.
+  SIRDAR_DEVICE SeenBlock known_block() const {
+    if constexpr (!config.has_mask_mod) return {};
+    return read_block(s.block_info(k_ring.stage));
+  }
   // What logits are made of besides scores. A bias is asked for before the products are issued,
   // and the tile that is walked next from memory; masks are looked at while they run.
   SIRDAR_DEVICE void load_bias(const WorkItem& of, int block, Terms& terms) const {
@@ -223,9 +230,21 @@ struct Consumer {
     }
   }
   template <bool kHides>
-  SIRDAR_DEVICE void find_seen(const WorkItem& of, int block, Terms& terms) const {
+  SIRDAR_DEVICE void load_seen(const WorkItem& of, const SeenBlock& known, Terms& terms) const {
     if constexpr (config.has_mask_mod && kHides) {
-      terms.seen.find(modification, of, first_row(of) + 16 * warp, block * kN, lane);
+      if (known.tile >= 0) {
+        const long long first = static_cast<long long>(known.tile) * seen_words(config);
+        terms.seen.load(params.cover.tiles + first, thread_row(of) - of.block * kM, lane);
+      } else if (known.tile == SeenBlock::kAll) {
+        terms.seen.show_all();
+      }
+    }
+  }
+  template <bool kHides>
+  SIRDAR_DEVICE void find_seen(const WorkItem& of, const SeenBlock& known, Terms& terms) const {
+    if constexpr (config.has_mask_mod && kHides) {
+      if (known.tile != SeenBlock::kLook) return;
+      terms.seen.find(modification, of, first_row(of) + 16 * warp, known.index * kN, lane);
     }
   }
 
@@ -335,20 +354,26 @@ struct Consumer {
       const float least = ptx::min_of(rows.reference.upper, rows.reference.lower);
       is_classic |= ptx::any_sync(least == kMinusInfinity);
     }
+    if constexpr (kCapsLast) {
+      if (!is_classic) {
+        is_classic = !exponentiate_capped(scores, params.scale_log2, params.softcap, rows.reference,
+                                          rows.sum);
+      }
+    }
     bool repairs = is_classic;
     if (!is_classic) {
       if constexpr (kAddsAlibiLast) {
         exponentiate<config.is_alibi_one_sided>(scores, params.scale_log2 * kLog2e,
                                                 alibi_rows(item, block, kLog2e), rows.reference,
                                                 rows.sum);
-      } else {
+      } else if constexpr (!kCapsLast) {
         exponentiate<config, false>(scores, scale, rows.reference, rows.sum);
       }
       repairs = ptx::any_sync(!(rows.sum.upper < kGuard && rows.sum.lower < kGuard));
     }
     if (repairs) {
       if (is_classic) {
-        if constexpr (kAddsAlibiLast) add_terms(scores, item, block);
+        if constexpr (kAddsAlibiLast || kCapsLast) add_terms(scores, item, block);
         online_update<config, 0>(scores, scale, rows, factor);
       } else {
         repair(block, before, factor);
@@ -378,9 +403,10 @@ struct Consumer {
 
   // Scores of `block` with the product of the block to its right, up to the scores' arrival.
   template <bool kHides>
-  SIRDAR_DEVICE Terms issue_block(int block) {
+  SIRDAR_DEVICE Terms issue_block(int block, const SeenBlock& known = {}) {
     Terms terms;
     load_bias(item, block, terms);
+    load_seen<kHides>(item, known, terms);
     wait_k();
     wait_turn();
     ptx::wgmma_fence();
@@ -388,7 +414,7 @@ struct Consumer {
     wait_v();
     issue_pv();
     pass_turn();
-    find_seen<kHides>(item, block, terms);
+    find_seen<kHides>(item, known, terms);
     if constexpr (config.overlaps) {
       ptx::wgmma_wait_group<1>();
     } else {
@@ -405,8 +431,8 @@ struct Consumer {
   }
 
   template <bool kMasked>
-  SIRDAR_DEVICE void online_block(int block, bool is_last) {
-    const Terms terms = issue_block<kMasked>(block);
+  SIRDAR_DEVICE void online_block(int block, bool is_last, const SeenBlock& known = {}) {
+    const Terms terms = issue_block<kMasked>(block, known);
     make_logits<kMasked>(scores, item, block, terms);
     if constexpr (kMasked) mask_scores<kHasLo>(scores, column_bounds(item, block));
     RowPair factor;
@@ -420,7 +446,7 @@ struct Consumer {
 
   SIRDAR_DEVICE void guarded_block(int block, bool is_last) {
     const Terms terms = issue_block<false>(block);
-    if constexpr (!kAddsAlibiLast) make_logits<false>(scores, item, block, terms);
+    if constexpr (!kAddsAlibiLast && !kCapsLast) make_logits<false>(scores, item, block, terms);
     RowPair factor{1, 1};
     const bool moved = guarded_softmax(block, factor);
     wait_out();
@@ -443,18 +469,18 @@ struct Consumer {
   SIRDAR_DEVICE void walk_seen() {
     const KeyBounds<config> bounds = bounds_of(item);
     const int full_end = bounds.hi(first_row(item)), full_begin = bounds.lo(first_row(item) + 63);
-    CoverCursor cursor(params, item);
-    int block = cursor.next(item.first_block + num_blocks - 2);
-    while (block >= item.first_block) {
-      const bool is_whole =
-          cursor.is_all(block) && (block + 1) * kN <= full_end && block * kN >= full_begin;
-      const int before = cursor.next(block - 1);
-      if (is_whole) {
-        whole_block(block, before < item.first_block);
+    bool is_last = num_blocks == 1;
+    while (!is_last) {
+      wait_k();
+      const SeenBlock known = known_block();
+      const int block = known.index;
+      is_last = block == item.first_block;
+      if (known.tile == SeenBlock::kAll && (block + 1) * kN <= full_end &&
+          block * kN >= full_begin) {
+        whole_block(block, is_last);
       } else {
-        online_block<true>(block, before < item.first_block);
+        online_block<true>(block, is_last, known);
       }
-      block = before;
     }
   }
 
@@ -485,11 +511,13 @@ struct Consumer {
     const int block = item.first_block + num_blocks - 1;
     Terms terms;
     load_bias(item, block, terms);
+    const SeenBlock known = known_block();
+    load_seen<true>(item, known, terms);
     ptx::registers_ready(scores);
     ptx::wgmma_fence();
     issue_qk(q_ring.stage, half);
     pass_turn();
-    find_seen<true>(item, block, terms);
+    find_seen<true>(item, known, terms);
     ptx::wgmma_wait_group<0>();
     ptx::registers_ready(scores);
     first_softmax(item, num_blocks, terms, rows, half);
@@ -504,13 +532,15 @@ struct Consumer {
     const int block = next.first_block + blocks - 1;
     Terms terms;
     load_bias(next, block, terms);
+    const SeenBlock known = known_block();
+    load_seen<true>(next, known, terms);
     wait_turn();
     ptx::wgmma_fence();
     issue_qk(next_buffer, half);
     wait_v();
     issue_pv();
     pass_turn();
-    find_seen<true>(next, block, terms);
+    find_seen<true>(next, known, terms);
     ptx::wgmma_wait_group<1>();
     ptx::registers_ready(scores);
     first_softmax(next, blocks, terms, state, half);

@@ -1,6 +1,7 @@
 // Key blocks that a mask of the caller's hides are neither loaded nor multiplied, and where it
 // shows all of one nothing is masked: a small kernel before the forward writes what it shows of
-// each (params.h, CoverView), and producer and consumers walk by that.
+// each (params.h, CoverView), and producer and consumers walk by that. What rows see of a block
+// that is seen in part is written there too, once for all heads that the mask is the same for.
 #pragma once
 
 #include "cuda/sm90/forward/modify.cuh"
@@ -10,31 +11,35 @@
 
 namespace sirdar::sm90 {
 
-SIRDAR_DEVICE const unsigned long long* cover_words(const ForwardParams& params, int batch,
-                                                    int head, int block) {
-  const CoverView& cover = params.cover;
-  return cover.words + batch * cover.stride_batch + head * cover.stride_head +
-         static_cast<long long>(block) * cover.num_words;
+// The query block's place among those that the mask differs for.
+SIRDAR_DEVICE long long cover_index(const CoverView& cover, int batch, int head, int block) {
+  return batch * cover.stride_batch + head * cover.stride_head + block;
+}
+SIRDAR_DEVICE const CoverWord* cover_words(const ForwardParams& params, const WorkItem& item) {
+  return params.cover.words +
+         cover_index(params.cover, item.batch, item.head, item.block) * params.cover.num_words;
 }
 
 // Walks over the key blocks that something of is seen, from right to left.
 struct CoverCursor {
-  const unsigned long long* words;
+  const CoverWord* words;
   int first;       // no block before this one
   int index = -1;  // of the word at hand
   uint32_t some = 0, all = 0;
+  int tiles_before = 0;
 
   SIRDAR_DEVICE CoverCursor(const ForwardParams& params, const WorkItem& item)
-      : words(cover_words(params, item.batch, item.head, item.block)), first(item.first_block) {}
+      : words(cover_words(params, item)), first(item.first_block) {}
 
   // The rightmost such block up to `block`; none: one before `first`.
   SIRDAR_DEVICE int next(int block) {
     while (block >= first) {
       if (block / 32 != index) {
         index = block / 32;
-        const unsigned long long word = ptx::load_constant(words + index);
-        some = static_cast<uint32_t>(word);
-        all = static_cast<uint32_t>(word >> 32);
+        const ptx::Int4 word = ptx::load_constant_int4(words + index);
+        some = static_cast<uint32_t>(word.x);
+        all = static_cast<uint32_t>(word.y);
+        tiles_before = word.z;
       }
       const uint32_t left = some & (~0u >> (31 - block % 32));
       if (left != 0) return 32 * index + ptx::highest_bit(left);
@@ -42,18 +47,27 @@ struct CoverCursor {
     }
     return block;
   }
-  // Of the block that next() returned last.
-  SIRDAR_DEVICE bool is_all(int block) const { return (all >> (block % 32) & 1) != 0; }
+  // Of the block that next() was asked for last, or returned.
+  SIRDAR_DEVICE SeenBlock seen(const ForwardParams& params, const WorkItem& item, int block) const {
+    const CoverView& cover = params.cover;
+    const int bit = block % 32;
+    if (all >> bit & 1) return {block, SeenBlock::kAll};
+    const int rank =
+        cover.is_by_key != 0 ? block : tiles_before + ptx::count_bits(some & ~all & ~(~0u << bit));
+    if ((some >> bit & 1) == 0 || rank >= cover.num_tiles) return {block, SeenBlock::kLook};
+    const long long query_block = cover_index(cover, item.batch, item.head, item.block);
+    return {block, static_cast<int>(query_block * cover.num_tiles + rank)};
+  }
 };
 
 // Leaves of an item's key blocks those from the first to the last of which something is seen; one
 // hidden block if there is none. By a whole warp.
 SIRDAR_DEVICE void tighten(const ForwardParams& params, int lane, WorkItem& item) {
-  const unsigned long long* words = cover_words(params, item.batch, item.head, item.block);
+  const CoverWord* words = cover_words(params, item);
   const int first = item.first_block, last = first + item.num_blocks - 1;
   uint32_t hidden_left = ~0u, shown_right = 0;  // the least, and the largest plus 1
   for (int i = first / 32 + lane; i <= last / 32; i += 32) {
-    uint32_t some = static_cast<uint32_t>(ptx::load_constant(words + i));
+    uint32_t some = ptx::load_constant(&words[i].some);
     if (i == first / 32) some &= ~0u << (first % 32);
     if (i == last / 32) some &= ~0u >> (31 - last % 32);
     if (some == 0) continue;
@@ -73,63 +87,184 @@ SIRDAR_DEVICE void tighten(const ForwardParams& params, int lane, WorkItem& item
   item.num_blocks = is_seen ? static_cast<int>(shown_right - hidden_left) : 1;
 }
 
-// The forward whose blocks are meant; the kernel that looks at them needs no shared memory.
 struct CoverConfig {
-  ForwardConfig forward;
+  ForwardConfig forward;  // whose blocks are meant
+  // Every pair is looked at, as where a tensor has one value for each. Otherwise what blocks show
+  // is found by interval arithmetic, and the pairs of those that show part.
+  bool looks_at_pairs;
 };
-constexpr int shared_bytes(const CoverConfig&) { return 0; }
+constexpr int shared_bytes(const CoverConfig&) { return kCoverSharedBytes; }
 
-// One warp: what one query block sees of 32 key blocks.
+// One thread block: what one query block sees, or some of it.
 template <CoverConfig config, class Modification>
-struct CoverWord {
+struct CoverBlock {
   static constexpr ForwardConfig kForward = config.forward;
+  static constexpr int kM = block_m(kForward), kN = kForward.block_n, kWords = kN / 32,
+                       kOwn = 32 / kCoverWarps;  // key blocks of a warp in a word
   const ForwardParams& params;
   const Modification& modification;
-  int batch, head, block, index;  // index: of the word
+  int batch, head, block;
+  int warp, lane;
+  Rows q, k;
 
-  SIRDAR_DEVICE unsigned long long find(int lane) const {
-    const Rows q = rows_of<kForward>(params.cu_seqlens_q, params.seqused_q, params.seqlen_q, batch);
-    const Rows k = rows_of<kForward>(params.cu_seqlens_k, params.seqused_k, params.seqlen_k, batch);
-    const int row = block * block_m(kForward);
-    if (row >= q.length) return 0;
-    const int last_row = ptx::min_of(row + block_m(kForward), q.length) - 1;
+  SIRDAR_DEVICE CoverBlock(const ForwardParams& p, const Modification& m, int list, int query_block,
+                           int thread)
+      : params(p),
+        modification(m),
+        batch(list / p.cover.num_heads),
+        head(list % p.cover.num_heads),
+        block(query_block),
+        warp(ptx::uniform(thread / 32)),
+        lane(thread % 32),
+        q(rows_of<kForward>(p.cu_seqlens_q, p.seqused_q, p.seqlen_q, batch)),
+        k(rows_of<kForward>(p.cu_seqlens_k, p.seqused_k, p.seqlen_k, batch)) {}
+
+  SIRDAR_DEVICE int shift() const { return k.length - q.length; }
+  SIRDAR_DEVICE int first_row() const { return block * kM; }
+  SIRDAR_DEVICE int last_row() const { return ptx::min_of(first_row() + kM, q.length) - 1; }
+  SIRDAR_DEVICE CoverWord* words() const {
+    return params.cover.words +
+           cover_index(params.cover, batch, head, block) * params.cover.num_words;
+  }
+  SIRDAR_DEVICE unsigned* tile(int rank) const {
+    const long long index = cover_index(params.cover, batch, head, block) * params.cover.num_tiles;
+    return params.cover.tiles + (index + rank) * seen_words(kForward);
+  }
+  // Whether the sequence's own bounds leave anything of a key block.
+  SIRDAR_DEVICE bool is_reached(int key) const {
+    if (first_row() >= q.length) return false;
     const KeyBounds<kForward> bounds(params, q.length, k.length);
-    const int begin = bounds.lo(row), end = bounds.hi(last_row), shift = k.length - q.length;
-    language::Box box{batch, head, {row, last_row}, {row + shift, last_row + shift}, {}, lane, 32};
-    const auto rows = modification.begin_row_bounds(box);
-    uint32_t some = 0, all = 0;
+    return key < bounds.hi(last_row()) && key + kN > bounds.lo(first_row());
+  }
+
+  // What kRows rows, at most 32, see of a key block, row by row a lane's; a row and 32 keys at a
+  // time, so that ids and masks are read line by line.
+  template <int kRows>
+  SIRDAR_DEVICE void look(int row, int key, uint32_t (&seen)[kWords]) const {
+    typename Modification::Key keys[kWords];
+    SIRDAR_UNROLL
+    for (int word = 0; word < kWords; ++word) {
+      keys[word] = modification.begin_key(batch, head, key + 32 * word + lane);
+    }
+    const auto own = modification.begin_row(batch, head, row + lane, row + lane + shift());
     SIRDAR_NO_UNROLL
-    for (int bit = 0; bit < 32; ++bit) {
-      const int key = (32 * index + bit) * kForward.block_n;
-      if (key >= end) break;
-      if (key + kForward.block_n <= begin) continue;
-      box.k = {key, ptx::min_of(key + kForward.block_n, k.length) - 1};
+    for (int first = 0; first < kRows; first += 4) {
+      SIRDAR_UNROLL
+      for (int i = first; i < first + 4; ++i) {
+        const auto of_row = from_lane(own, i);
+        SIRDAR_UNROLL
+        for (int word = 0; word < kWords; ++word) {
+          const uint32_t bits = ptx::ballot_sync(modification.visible(of_row, keys[word]));
+          if (i == lane) seen[word] = bits;
+        }
+      }
+    }
+  }
+  SIRDAR_DEVICE static void store(unsigned* row, const uint32_t (&seen)[kWords]) {
+    SIRDAR_UNROLL
+    for (int word = 0; word < kWords; ++word) row[word] = seen[word];
+  }
+
+  // Of a warp's own key blocks of a word, by interval arithmetic.
+  SIRDAR_DEVICE ptx::Int4 bound(int index) const {
+    if (first_row() >= q.length) return {};
+    const int first_bit = warp * kOwn;
+    uint32_t some = 0, all = 0;
+    language::Box box{
+        batch, head, {first_row(), last_row()}, {first_row() + shift(), last_row() + shift()}, {},
+        lane,  32};
+    const auto rows = modification.begin_row_bounds(box);
+    SIRDAR_NO_UNROLL
+    for (int bit = first_bit; bit < first_bit + kOwn; ++bit) {
+      const int key = (32 * index + bit) * kN;
+      if (!is_reached(key)) continue;
+      box.k = {key, ptx::min_of(key + kN, k.length) - 1};
       const language::Truth truth = modification.visible_bounds(rows, box);
       some |= static_cast<uint32_t>(truth.may_be_true) << bit;
       all |= static_cast<uint32_t>(truth.may_be_true && !truth.may_be_false) << bit;
     }
-    return static_cast<unsigned long long>(all) << 32 | some;
+    return {static_cast<int>(some), static_cast<int>(all), 0, 0};
+  }
+
+  // All warps' together; by the whole block.
+  SIRDAR_DEVICE CoverWord gather(ptx::Int4 own, int index) const {
+    const uint32_t found = ptx::dynamic_shared() + (index % 2) * kCoverWarps * 16;
+    if (lane == 0) ptx::store_shared(found + warp * 16, own);
+    ptx::syncthreads();
+    CoverWord word{};
+    SIRDAR_UNROLL
+    for (int i = 0; i < kCoverWarps; ++i) {
+      const ptx::Int4 other = ptx::load_shared_int4(found + i * 16);
+      word.some |= static_cast<uint32_t>(other.x);
+      word.all |= static_cast<uint32_t>(other.y);
+    }
+    return word;
+  }
+
+  // All of a query block's words.
+  SIRDAR_DEVICE void run_bounds() const {
+    constexpr int kRows = kM / kCoverWarps;
+    static_assert(kRows <= 32 && kRows % 4 == 0);
+    int rank = 0;  // of the next block that is seen in part
+    SIRDAR_NO_UNROLL
+    for (int index = 0; index < params.cover.num_words; ++index) {
+      CoverWord word = gather(bound(index), index);
+      word.tiles_before = rank;
+      if (warp == 0 && lane == 0) words()[index] = word;
+      for (uint32_t part = word.some & ~word.all; part != 0; part &= part - 1, ++rank) {
+        if (rank >= params.cover.num_tiles) continue;
+        uint32_t seen[kWords];
+        look<kRows>(first_row() + warp * kRows, (32 * index + ptx::lowest_bit(part)) * kN, seen);
+        if (lane < kRows) store(tile(rank) + (warp * kRows + lane) * kWords, seen);
+      }
+    }
+  }
+
+  // A quarter of a word: a key block a warp.
+  SIRDAR_DEVICE void run_pairs(int quarter) const {
+    static_assert(kCoverWarps == 8);
+    const int key_block = 8 * quarter + warp, key = key_block * kN;
+    uint32_t valid[kWords];  // keys that there are
+    SIRDAR_UNROLL
+    for (int word = 0; word < kWords; ++word) {
+      const int left = k.length - key - 32 * word;
+      valid[word] = left >= 32 ? ~0u : left > 0 ? ~(~0u << left) : 0u;
+    }
+    bool some = false, all = true;
+    if (is_reached(key)) {
+      SIRDAR_NO_UNROLL
+      for (int row = 0; row < kM; row += 32) {
+        uint32_t seen[kWords];
+        look<32>(first_row() + row, key, seen);
+        store(tile(key_block) + (row + lane) * kWords, seen);
+        const bool counts = first_row() + row + lane < q.length;
+        SIRDAR_UNROLL
+        for (int word = 0; word < kWords; ++word) {
+          some |= counts && (seen[word] & valid[word]) != 0;
+          all &= !counts || (~seen[word] & valid[word]) == 0;
+        }
+      }
+    }
+    const bool is_seen = ptx::any_sync(some), is_all = is_seen && !ptx::any_sync(!all);
+    const CoverWord word =
+        gather({static_cast<int>(is_seen) << warp, static_cast<int>(is_all) << warp, 0, 0}, 0);
+    if (warp != 0 || lane != 0) return;
+    CoverWord& whole = words()[quarter / 4];
+    reinterpret_cast<uint8_t*>(&whole.some)[quarter % 4] = static_cast<uint8_t>(word.some);
+    reinterpret_cast<uint8_t*>(&whole.all)[quarter % 4] = static_cast<uint8_t>(word.all);
   }
 };
 
 template <CoverConfig config, class Modification>
 SIRDAR_DEVICE void cover_keys(const ModifiedParams<Modification>& params) {
-  const CoverView& cover = params.forward.cover;
-  const int lane = ptx::thread_idx_x() % 32;
-  const long long warp =
-      static_cast<long long>(ptx::block_idx_x()) * kCoverWarps + ptx::thread_idx_x() / 32;
-  const long long block = warp / cover.num_words, list = block / params.forward.num_blocks_m;
-  if (list >= static_cast<long long>(cover.num_batches) * cover.num_heads) return;
-  const CoverWord<config, Modification> word{params.forward,
-                                             params.modification,
-                                             static_cast<int>(list / cover.num_heads),
-                                             static_cast<int>(list % cover.num_heads),
-                                             static_cast<int>(block % params.forward.num_blocks_m),
-                                             static_cast<int>(warp % cover.num_words)};
-  const unsigned long long found = word.find(lane);
-  if (lane == 0) {
-    cover.words[word.batch * cover.stride_batch + word.head * cover.stride_head +
-                static_cast<long long>(word.block) * cover.num_words + word.index] = found;
+  const int parts = config.looks_at_pairs ? 4 * params.forward.cover.num_words : 1;
+  const int blocks = params.forward.num_blocks_m, index = ptx::block_idx_x() / parts;
+  const CoverBlock<config, Modification> block(params.forward, params.modification, index / blocks,
+                                               index % blocks, ptx::thread_idx_x());
+  if constexpr (config.looks_at_pairs) {
+    block.run_pairs(ptx::block_idx_x() % parts);
+  } else {
+    block.run_bounds();
   }
 }
 

@@ -89,13 +89,14 @@ size_t workspace_bytes(const Problem& problem, const Config& bytes) {
   if (config.has_mask_mod) {
     const CoverView cover =
         cover_view(problem, config, expression::modification_of(problem), nullptr);
-    return kCounterBytes + cover_bytes(cover, num_blocks_m(problem, config));
+    return kCounterBytes + cover_bytes(cover, config, num_blocks_m(problem, config));
   }
   return draws_tickets(config) ? kCounterBytes : 0;
 }
 
 // The forward's last.
-std::vector<KernelSource> kernel_sources(const expression::DeviceModification& modification,
+std::vector<KernelSource> kernel_sources(const Problem& problem,
+                                         const expression::DeviceModification& modification,
                                          const Config& bytes) {
   const ForwardConfig config = bytes.as<ForwardConfig>();
   KernelSource source;
@@ -112,11 +113,11 @@ std::vector<KernelSource> kernel_sources(const expression::DeviceModification& m
   if (modification.is_empty()) return {source};
   add_modification(modification, source);
   if (!config.has_mask_mod) return {source};
-  return {cover_source(source), source};
+  return {cover_source(source, problem), source};
 }
 
 Result<std::vector<KernelSource>> kernels(const Problem& problem, const Config& config) {
-  return kernel_sources(expression::modification_of(problem), config);
+  return kernel_sources(problem, expression::modification_of(problem), config);
 }
 
 // A plan's kernels, compiled when it is first run.
@@ -142,7 +143,8 @@ Prepared& own_of(const Plan::State& state) {
 Result<const Prepared*> prepared_of(const Plan::State& state) {
   Prepared& prepared = own_of(state);
   std::call_once(prepared.once, [&] {
-    for (const KernelSource& source : kernel_sources(prepared.modification, state.config)) {
+    for (const KernelSource& source :
+         kernel_sources(state.problem, prepared.modification, state.config)) {
       Result<cuda::KernelPtr> loaded = cuda::load_kernel(source, state.device, state.problem.str());
       if (loaded.ok()) {
         prepared.kernels.push_back(loaded.value());
@@ -222,9 +224,7 @@ Status run(const Plan::State& state, const Args& args, Stream stream) {
   const expression::DeviceModification& modification = prepared.value()->modification;
   if (modification.is_empty()) return cuda::launch(launch, params, stream);
   void* words = static_cast<std::byte*>(args.workspace) + kCounterBytes;
-  params.cover =
-      cover_view(state.problem, config, modification,
-                 config.has_mask_mod ? static_cast<unsigned long long*>(words) : nullptr);
+  params.cover = cover_view(state.problem, config, modification, words);
   return run_modified(state, *prepared.value(), launch, params, args, stream);
 }
 

@@ -14,12 +14,12 @@ namespace sirdar::sm90 {
 // Makes the source of a plain forward that of one with the modification.
 void add_modification(const expression::DeviceModification& modification, KernelSource& source);
 // The kernel that runs before a forward with has_mask_mod, which `forward` is the source of.
-KernelSource cover_source(const KernelSource& forward);
+KernelSource cover_source(const KernelSource& forward, const Problem& problem);
 
-// How what that kernel writes lies in memory; `words` may be null.
+// How what that kernel writes lies in memory, from `memory` on, which may be null.
 CoverView cover_view(const Problem& problem, const ForwardConfig& config,
-                     const expression::DeviceModification& modification, unsigned long long* words);
-size_t cover_bytes(const CoverView& cover, int num_blocks_m);
+                     const expression::DeviceModification& modification, void* memory);
+size_t cover_bytes(const CoverView& cover, const ForwardConfig& config, int num_blocks_m);
 // Thread blocks of that kernel.
 int64_t num_cover_blocks(const CoverView& cover, int num_blocks_m);
 

@@ -52,8 +52,8 @@ SIRDAR_DEVICE T from_lane(const T& own, int lane) {
 // line by line: in the layout of the scores each would be a load of its own. kKeys may be 0.
 template <int kKeys>
 struct SeenKeys {
-  static constexpr int kWords = kKeys / 32;
-  uint32_t upper[kWords > 0 ? kWords : 1], lower[kWords > 0 ? kWords : 1];
+  static constexpr int kWords = kKeys / 32, kSize = kWords > 0 ? kWords : 1;
+  uint32_t upper[kSize], lower[kSize];
 
   // first_row: of the warp's sixteen; first_key: of the tile.
   template <class Modification>
@@ -80,6 +80,22 @@ struct SeenKeys {
         }
       }
     }
+  }
+
+  // The same from `tile`, which has them row by row; `row` is the thread's upper one in it.
+  SIRDAR_DEVICE void load(const unsigned* tile, int row, int lane) {
+    load_row(tile + row * kWords, lane, upper);
+    load_row(tile + (row + 8) * kWords, lane, lower);
+  }
+  SIRDAR_DEVICE static void load_row(const unsigned* row, int lane, uint32_t (&words)[kSize]) {
+    SIRDAR_UNROLL
+    for (int word = 0; word < kWords; ++word) {
+      words[word] = ptx::load_constant(row + word) >> (2 * (lane % 4));
+    }
+  }
+  SIRDAR_DEVICE void show_all() {
+    SIRDAR_UNROLL
+    for (int word = 0; word < kWords; ++word) upper[word] = lower[word] = ~0u;
   }
 
   template <int kCount>

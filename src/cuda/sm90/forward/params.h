@@ -24,17 +24,28 @@ struct BiasView {
   int reads_pairs;  // two neighbouring keys may be read at once
 };
 
-// What masks that are expressions, ids or tensors show of each key block, written before the
-// forward by cover_keys(): a word per query block and 32 key blocks, whose low half says of which
-// something may be visible, and whose high half of which all is. Strides in words.
-struct CoverView {
-  unsigned long long* words;
-  long long stride_batch, stride_head;    // 0 where the mask does not differ
-  int num_batches, num_heads, num_words;  // of different ones; words of one query block
+// What a query block sees of 32 key blocks through masks that are expressions, ids or tensors.
+struct alignas(16) CoverWord {
+  unsigned some, all;  // of which blocks something may be visible, and of which all is
+  int tiles_before;    // key blocks to the left of these that are seen in part
+  int unused;
 };
 
-// Warps of one thread block of that kernel, each of which writes a word.
-inline constexpr int kCoverWarps = 4;
+// Written before the forward by cover_keys(): a word per query block and 32 key blocks, and of the
+// first `num_tiles` blocks of a query block that are seen in part what each row sees, a bit a pair:
+// block_n / 32 words a row. Strides in query blocks.
+struct CoverView {
+  CoverWord* words;
+  unsigned* tiles;
+  int is_by_key;                                     // every key block has a tile at its own place
+  long long stride_batch, stride_head;               // 0 where the mask does not differ
+  int num_batches, num_heads, num_words, num_tiles;  // of different ones; of one query block
+};
+
+// Warps of one thread block of that kernel, which looks at one query block.
+inline constexpr int kCoverWarps = 8;
+// What each warp found, for one word and the one before.
+inline constexpr int kCoverSharedBytes = 2 * kCoverWarps * 16;
 
 inline constexpr int kNoBound = 1 << 30;  // of a window side, a chunk: further than any position
 

@@ -63,7 +63,7 @@ struct Producer {
 
   // The lanes meet after they have looked whether a stage is free: one that looked after the stage
   // has been filled and given back again would find the barrier two phases on, and wait for ever.
-  SIRDAR_DEVICE void load_k(int row, int head, int batch) {
+  SIRDAR_DEVICE void load_k(int row, int head, int batch, const SeenBlock& block) {
     if constexpr (config.cluster_size > 1) {
       ptx::mbarrier_wait_cluster(s.k_empty(k_ring.stage), k_ring.parity ^ 1);
     } else {
@@ -71,6 +71,7 @@ struct Producer {
     }
     ptx::syncwarp();
     if (lane == 0) {
+      if constexpr (config.has_mask_mod) write_block(s.block_info(k_ring.stage), block);
       ptx::mbarrier_arrive_expect_tx(s.k_full(k_ring.stage), k_bytes(config));
       load_keys_tile<config.head_dim>(s.k(k_ring.stage), params.k, s.k_full(k_ring.stage), row,
                                       head, batch);
@@ -189,11 +190,17 @@ struct Producer {
     for (int j = item.num_blocks - 1; j >= 0; j = block_before(cursor, item, j)) {
       if (j == 0) next = next_ticket(ticket);
       const int row = (item.first_block + j) * config.block_n;
-      load_k(begin + row, head, batch);
+      load_k(begin + row, head, batch, known(cursor, item, item.first_block + j));
       load_pending_v();
       pending = {begin + row, head, batch, item.seqlen_k - row};
     }
     return next;
+  }
+
+  SIRDAR_DEVICE SeenBlock known(CoverCursor& cursor, const WorkItem& item, int block) const {
+    if constexpr (!config.has_mask_mod) return {};
+    cursor.next(block);
+    return cursor.seen(params, item, block);
   }
 
   // The item's next block to the left, of those that are seen.

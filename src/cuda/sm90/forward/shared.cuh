@@ -31,6 +31,9 @@ struct SharedAddresses {
   SIRDAR_DEVICE uint32_t k(int stage) const { return base + kMap.k + stage * k_bytes(config); }
   SIRDAR_DEVICE uint32_t v(int stage) const { return base + kMap.v + stage * v_bytes(config); }
   SIRDAR_DEVICE uint32_t info(int slot) const { return base + kMap.info + slot * kInfoBytes; }
+  SIRDAR_DEVICE uint32_t block_info(int stage) const {
+    return base + kMap.block_info + stage * kBlockInfoBytes;
+  }
 
   SIRDAR_DEVICE uint32_t bar(int index) const { return base + kMap.barriers + 8 * index; }
   SIRDAR_DEVICE uint32_t q_full(int i) const { return bar(i); }
@@ -72,6 +75,16 @@ SIRDAR_DEVICE WorkItem read_item(uint32_t info) {
   const ptx::Int4 a = ptx::load_shared_int4(info), b = ptx::load_shared_int4(info + 16);
   return {ptx::uniform(a.x), ptx::uniform(a.y), ptx::uniform(a.z), ptx::uniform(a.w),
           ptx::uniform(b.x), ptx::uniform(b.y), ptx::uniform(b.z), ptx::uniform(b.w)};
+}
+
+// A key block in the ring, beside K, where a mask of the caller's decides which are walked.
+SIRDAR_DEVICE void write_block(uint32_t info, const SeenBlock& block) {
+  ptx::store_shared(info, {block.index, block.tile, 0, 0});
+}
+SIRDAR_DEVICE SeenBlock read_block(uint32_t info) {
+  const ptx::Int4 words = ptx::load_shared_int4(info);
+  ptx::syncwarp();  // one lane gives the stage back for all that have read it
+  return {ptx::uniform(words.x), ptx::uniform(words.y)};
 }
 
 }  // namespace sirdar::sm90

@@ -103,20 +103,24 @@ SIRDAR_DEVICE float saturated(float x) {
   return 1.0f - 2.0f * ptx::reciprocal_approx(1.0f + ptx::exp2_approx(x * (2 * kLog2e)));
 }
 
+// Largest absolute value; NaN: either way.
+template <int kCount>
+SIRDAR_DEVICE float largest_of(const float (&scores)[kCount]) {
+  float largest[4] = {0, 0, 0, 0};  // apart, since each waits for the one before
+  SIRDAR_UNROLL
+  for (int i = 0; i < kCount; ++i) {
+    largest[i % 4] = ptx::max_of(largest[i % 4], ptx::absolute(scores[i]));
+  }
+  return ptx::max_of(ptx::max_of(largest[0], largest[1]), ptx::max_of(largest[2], largest[3]));
+}
+
 // softcap * tanh(score * scale / softcap). Where all of a warp's scores are below 0.4 caps, as they
 // nearly always are, by an odd polynomial, relative error 7e-6: next to busy tensor cores the
 // exponential and the reciprocal of the formula that saturates take longer than the products.
 template <int kCount>
 SIRDAR_DEVICE void cap_scores(float (&scores)[kCount], float scale, float softcap) {
   const float factor = scale / softcap, square_factor = factor * factor;
-  float largest[4] = {0, 0, 0, 0};  // apart, since each waits for the one before
-  SIRDAR_UNROLL
-  for (int i = 0; i < kCount; ++i) {
-    largest[i % 4] = ptx::max_of(largest[i % 4], ptx::absolute(scores[i]));  // NaN: either way
-  }
-  const float most =
-      ptx::max_of(ptx::max_of(largest[0], largest[1]), ptx::max_of(largest[2], largest[3]));
-  if (ptx::any_sync(most * ptx::absolute(factor) > 0.4f)) {
+  if (ptx::any_sync(largest_of(scores) * ptx::absolute(factor) > 0.4f)) {
     SIRDAR_UNROLL
     for (int i = 0; i < kCount; ++i) scores[i] = softcap * saturated(scores[i] * factor);
     return;
@@ -128,6 +132,29 @@ SIRDAR_DEVICE void cap_scores(float (&scores)[kCount], float scale, float softca
     const float square = scores[i] * scores[i];
     scores[i] *= ptx::fma_of(square, ptx::fma_of(square, c2, c1), c0);
   }
+}
+
+// exponentiate() of scores that are soft-capped on the way, where all of a warp's are below 0.14
+// caps: two terms of the polynomial are as exact there, and the last of their multiply-adds takes
+// the reference too. False, and nothing done, where they are not.
+template <int kCount>
+SIRDAR_DEVICE bool exponentiate_capped(float (&scores)[kCount], float scale, float softcap,
+                                       RowPair reference, RowPair& sum) {
+  const float factor = scale / softcap, unit = scale * kLog2e;
+  if (ptx::any_sync(largest_of(scores) * ptx::absolute(factor) > 0.14f)) return false;
+  const float c0 = 0x1.ffff2cp-1f * unit, c1 = -0x1.52ad1ap-2f * factor * factor * unit;
+  SIRDAR_UNROLL
+  for (int i = 0; i < kCount; i += 4) {
+    SIRDAR_UNROLL
+    for (int j = i; j < i + 4; ++j) {
+      const float more = is_lower_row(j) ? -reference.lower : -reference.upper;
+      const float slope = ptx::fma_of(scores[j] * scores[j], c1, c0);
+      scores[j] = ptx::exp2_approx(ptx::fma_of(scores[j], slope, more));
+    }
+    sum.upper += scores[i] + scores[i + 1];
+    sum.lower += scores[i + 2] + scores[i + 3];
+  }
+  return true;
 }
 
 // What ALiBi adds to the logits of a thread's two rows, in log2 units: -slope * |distance|, where

@@ -14,6 +14,13 @@ struct Rows {
   int length = 0;  // that take part
 };
 
+// What masks of the caller's show of one key block.
+struct SeenBlock {
+  static constexpr int kLook = -1, kAll = -2;
+  int index = 0;
+  int tile = kLook;  // which of CoverView's has its pairs; kLook: they are to be looked at
+};
+
 // Nothing here is larger than 2^30 (the host refuses), so sums of two fit.
 struct WorkItem {
   int block;        // query block within its sequence; < 0: no more work
@@ -82,11 +89,16 @@ SIRDAR_DEVICE int stored_rows(const ForwardParams& params, int batch) {
   return params.seqlen_q;
 }
 
-// Full masks: head by head, so that blocks at work at one time read the same keys. Others: within a
-// section of heads, whose K and V stay in L2, the longest (last) query blocks of all heads first.
+constexpr bool is_by_head(const ForwardConfig& c) {
+  return (c.mask == MaskForm::full && !c.has_mask_mod) || c.order == Order::by_head;
+}
+
+// Without masks: head by head, so that blocks at work at one time read the same keys. Others:
+// within a section of heads, whose K and V stay in L2, the longest (last) query blocks of all heads
+// first.
 template <ForwardConfig config>
 SIRDAR_DEVICE void place_of(const ForwardParams& params, int ticket, int& block, int& batch_head) {
-  if constexpr (config.mask == MaskForm::full || config.order == Order::by_head) {
+  if constexpr (is_by_head(config)) {
     batch_head = ticket / params.num_blocks_m;
     block = ticket - batch_head * params.num_blocks_m;
   } else {
