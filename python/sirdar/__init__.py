@@ -17,9 +17,11 @@ from ._functions import (
     plan,
 )
 from ._plan import Plan
+from ._tools import doctor, selftest
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "Gradients", "Plan", "attention", "attention_varlen", "backward", "decode", "explain", "merge", "plan",
+    "Gradients", "Plan", "attention", "attention_varlen", "backward", "decode", "doctor", "explain",
+    "merge", "plan", "selftest",
 ]  # fmt: skip

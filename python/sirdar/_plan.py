@@ -11,6 +11,7 @@ _OFFSETS = {
     for name in _abi.TENSORS_BEFORE_BACKWARD + _abi.TENSORS_OF_BACKWARD
 }
 _Q, _K, _V, _OUT = (_OFFSETS[name] for name in ("q", "k", "v", "out"))
+_FOUR = struct.Struct("=" + f"Q{ctypes.sizeof(_abi.Tensor) - 8}s" * 4)
 _DROPOUT = struct.Struct("=QQ")
 _DROPOUT_OFFSET = _abi.Args.dropout_seed.offset
 _WORKSPACE = struct.Struct("=QQ")
@@ -19,14 +20,18 @@ _NAMED = struct.Struct(f"=Q{ctypes.sizeof(_abi.Tensor) - 8}s")
 _ABSENT = bytes(ctypes.sizeof(_abi.Tensor))
 _KEPT_WORKSPACE = 64 << 20  # a thread keeps a workspace up to this size for its next call
 _local = threading.local()
+_kinds = _tensor.by_type
 
 
 def _host_workspace(size):
-    """(address, owner) of 64-byte aligned memory of this thread's."""
-    kept = getattr(_local, "workspace", None)
-    if kept is not None and kept[2] >= size:
-        return kept
-    owner = bytearray(size + 63) if size > _KEPT_WORKSPACE else bytearray(max(size, 1 << 16) + 63)
+    """(address, owner, bytes) of 64-byte aligned memory of this thread's."""
+    try:
+        kept = _local.workspace
+        if kept[2] >= size:
+            return kept
+    except AttributeError:
+        pass
+    owner = bytearray((size if size > _KEPT_WORKSPACE else max(size, 1 << 16)) + 63)
     start = ctypes.addressof(ctypes.c_char.from_buffer(owner))
     made = (start + 63 & ~63, owner, len(owner) - 63)
     if size <= _KEPT_WORKSPACE:
@@ -37,15 +42,20 @@ def _host_workspace(size):
 class _Slot:
     """The C struct of one call at a time; a plan keeps those that are not in use."""
 
-    __slots__ = ("address", "args", "buffer", "dtensors", "scalars", "tensors")
+    __slots__ = ("address", "args", "buffer", "dtensors", "scalars", "tensors", "workspace")
 
     def __init__(self, plan):
         self.buffer = bytearray(bytes(_abi.made(_abi.Args)))
         self.args = _abi.Args.from_buffer(self.buffer)
         self.address = ctypes.addressof(self.args)
+        self.workspace = 0
         self.tensors = self._names(_abi.NamedTensor, plan._tensors, "tensors")
         self.dtensors = self._names(_abi.NamedTensor, plan._dtensors, "dtensors")
         self.scalars = self._names(_abi.NamedValue, plan._scalars, "scalars")
+
+    def put_workspace(self, address, size):
+        _WORKSPACE.pack_into(self.buffer, _WORKSPACE_OFFSET, address, size)
+        self.workspace = address
 
     def _names(self, kind, names, field):
         if not names:
@@ -64,7 +74,7 @@ class Plan:
     """
 
     __slots__ = (
-        "__weakref__", "_device", "_dtensors", "_dtype_out", "_handle", "_library", "_name", "_problem",
+        "__weakref__", "_device", "_dtensors", "_dtype_out", "_handle", "_is_plain", "_library", "_name", "_problem",
         "_run", "_scalars", "_slots", "_tensors", "_workspace_bytes",
     )  # fmt: skip
 
@@ -76,6 +86,7 @@ class Plan:
         self._dtensors = tuple(name for name, needs_grad in tensors if needs_grad)
         self._scalars = tuple(scalars)
         self._slots = []
+        self._is_plain = not (problem.op or problem.needs_lse or problem.needs_max_logit)
         size = ctypes.c_size_t()
         _abi.check(self._library.sirdar_plan_workspace_bytes(handle, ctypes.addressof(size)))
         self._workspace_bytes = size.value
@@ -123,29 +134,23 @@ class Plan:
         more: what else the plan's problem reads, as in sirdar.attention: mask, bias, sink, cu_seqlens_q,
         tensors={...}, scalars={...}, dropout_seed, ...; and lse, max_logit to be written into.
         """
-        problem = self._problem
-        if more or problem.op or problem.needs_lse or problem.needs_max_logit:
+        if more or not self._is_plain:
             return self._forward(dict(q=q, k=k, v=v, out=out), more)
-        read = _tensor.read
-        kind = _tensor.kind_of(q, "q")
+        # The shortest way there is: four arrays into the struct, and the call.
+        kind = _kinds.get(type(q)) or _tensor.kind_of(q, "q")
+        read = kind.read if type(k) is type(v) is type(q) else _tensor.read
         pointer_q, layout_q, q = kind.read(q, "q")
         pointer_k, layout_k, k = read(k, "k")
         pointer_v, layout_v, v = read(v, "v")
-        if not (
-            layout_q.is_row_major_inside
-            and layout_k.is_row_major_inside
-            and layout_v.is_row_major_inside
-        ):
+        if not (layout_q.is_plain and layout_k.is_plain and layout_v.is_plain):
             return self._forward(dict(q=q, k=k, v=v, out=out), more)
+        result = out
         if out is None:
-            if not layout_v.shape:
-                _problem.needs_rank("v", layout_v, 4, "[batch, seqlen_k, num_heads_kv, head_dim_v]")
-            result = kind.empty((*layout_q.shape[:-1], layout_v.shape[-1]), self._dtype_out, q)
-            pointer, layout, out = read(result, "out")
-        else:
-            result = out
+            shape = (*layout_q.shape[:-1], layout_v.shape[-1])
+            result = kind.empty(shape, self._dtype_out, q)
+        elif kind.needs_writable_check:
             _tensor.kind_of(out, "out").check_writable(out, "out")
-            pointer, layout, out = read(out, "out")
+        pointer, layout, owner = _tensor.read(result, "out")
         device = self._device
         if not (layout_q.device == device == layout_k.device == layout_v.device == layout.device):
             self._refuse_devices(dict(q=layout_q, k=layout_k, v=layout_v, out=layout))
@@ -153,20 +158,20 @@ class Plan:
             slot = self._slots.pop()
         except IndexError:
             slot = _Slot(self)
-        pack, buffer = _NAMED.pack_into, slot.buffer
-        pack(buffer, _Q, pointer_q, layout_q.tail)
-        pack(buffer, _K, pointer_k, layout_k.tail)
-        pack(buffer, _V, pointer_v, layout_v.tail)
-        pack(buffer, _OUT, pointer, layout.tail)
-        size, workspace = self._workspace_bytes, None
-        if size:
+        # q, k, v and out are neighbours in the struct.
+        _FOUR.pack_into(
+            slot.buffer, _Q, pointer_q, layout_q.tail, pointer_k, layout_k.tail,
+            pointer_v, layout_v.tail, pointer, layout.tail,
+        )  # fmt: skip
+        if self._workspace_bytes:
             workspace = self._workspace(kind, q)
-            _WORKSPACE.pack_into(buffer, _WORKSPACE_OFFSET, workspace[0], size)
+            if workspace[0] != slot.workspace:
+                slot.put_workspace(workspace[0], self._workspace_bytes)
         status = self._run(self._handle, slot.address, kind.stream(q) if device else None)
         self._slots.append(slot)
         if status:
             _abi.check(status)
-        return kind.finish(result)
+        return result if out is not None else kind.finish(result)
 
     def _workspace(self, kind, like):
         if not self._device:
@@ -348,7 +353,7 @@ class Plan:
         workspace = None
         if self._workspace_bytes:
             workspace = self._workspace(kind, like)
-            _WORKSPACE.pack_into(buffer, _WORKSPACE_OFFSET, workspace[0], self._workspace_bytes)
+            slot.put_workspace(workspace[0], self._workspace_bytes)
         status = self._run(self._handle, slot.address, kind.stream(like) if self._device else None)
         # What the next call does not bring must be absent there.
         for at, _, _ in entries:
@@ -391,7 +396,7 @@ def read_argument(name, array, is_output=False):
         kind.check_writable(array, name)
     pointer, layout, owner = kind.read(array, name)
     if (
-        not layout.is_row_major_inside
+        not layout.is_plain
         and not is_output
         and (name in _NEEDS_UNIT_STRIDE or name == "out")
     ):

@@ -33,7 +33,7 @@ _ARRAY_NAMES = {code: name for name, code in _ARRAY_DTYPES.items()}
 class Layout:
     """Everything about an array but its pointer. device: "" is the CPU, or "cuda:1"."""
 
-    __slots__ = ("code", "device", "is_row_major_inside", "shape", "strides", "tail")
+    __slots__ = ("code", "device", "is_plain", "may_be_negated", "shape", "strides", "tail")
 
     def __init__(self, code, shape, strides, device):
         self.code, self.shape, self.strides, self.device = (
@@ -46,7 +46,9 @@ class Layout:
         spare = (0,) * (_abi.MAX_RANK - rank)
         self.tail = _TAIL.pack(code, rank, *self.shape, *spare, *self.strides, *spare)
         # The rule of q, k, v and out: the last axis has stride 1.
-        self.is_row_major_inside = rank == 0 or self.strides[-1] == 1 or self.shape[-1] <= 1
+        # torch marks tensors as negated only in views of the imaginary halves of complex numbers.
+        self.may_be_negated = all(n <= 1 or stride % 2 == 0 for n, stride in zip(self.shape, self.strides))
+        self.is_plain = rank == 0 or self.strides[-1] == 1 or self.shape[-1] <= 1
 
 
 def _refuse_dtype(name, dtype):
@@ -78,6 +80,8 @@ def remember(layouts, key, layout):
 class NumpyKind:
     """NumPy arrays, and the outputs of kinds that cannot be written to."""
 
+    needs_writable_check = True
+
     def __init__(self, numpy):
         self.numpy = numpy
         self.layouts = {}
@@ -91,13 +95,23 @@ class NumpyKind:
             if ctypes.c_size_t.from_address(id(probe) + offset).value == probe.ctypes.data:
                 self.offset = offset
 
-    def read(self, array, name, _at=ctypes.c_size_t.from_address):
-        layout = self.layouts.get((array.dtype, array.shape, array.strides))
-        if layout is None:
-            layout = self._layout(array, name)
-        if self.offset is None:
+        self.read = self._reader()
+
+    def _reader(self):
+        """(pointer, Layout, owner) of an array. A closure, for every attribute costs: this is what a
+        prepared plan spends its time on."""
+        known, make, offset = self.layouts.get, self._layout, self.offset
+        at = ctypes.c_size_t.from_address
+
+        def read(array, name):
+            layout = known((array.dtype, array.shape, array.strides)) or make(array, name)
+            return at(id(array) + offset).value, layout, array
+
+        def read_slowly(array, name):
+            layout = known((array.dtype, array.shape, array.strides)) or make(array, name)
             return array.ctypes.data, layout, array
-        return _at(id(array) + self.offset).value, layout, array
+
+        return read_slowly if offset is None else read
 
     def _layout(self, array, name):
         code = _ARRAY_DTYPES.get(array.dtype.name)
@@ -140,6 +154,8 @@ class NumpyKind:
 class TorchKind:
     """torch tensors on the CPU or a GPU."""
 
+    needs_writable_check = False
+
     def __init__(self, torch):
         self.torch = torch
         self.layouts = {}
@@ -151,23 +167,29 @@ class TorchKind:
             code: getattr(torch, name) for code, name in names.items() if hasattr(torch, name)
         }
         self.codes = {dtype: code for code, dtype in self.dtypes.items()}
+        self.read = self._reader()
 
-    def read(self, tensor, name):
-        try:
-            layout = self.layouts.get((tensor.dtype, tensor.shape, tensor.stride(), tensor.device))
-            if layout is None:
-                layout = self._layout(tensor, name)
-            if tensor.requires_grad and self.torch.is_grad_enabled():
-                raise ValueError(
-                    f"{name}: it requires a gradient, which this function does not record; call "
-                    "sirdar.torch.attention, or pass a detached tensor."
-                )
-            if tensor.is_neg():
-                tensor = tensor.resolve_neg()
-                return tensor.data_ptr(), self._layout(tensor, name), tensor
-            return tensor.data_ptr(), layout, tensor
-        except RuntimeError as error:
-            raise self._not_strided(tensor, name) from error
+    def _reader(self):
+        """(pointer, Layout, owner) of a tensor; a closure as NumpyKind's."""
+        known, make, is_grad_enabled = self.layouts.get, self._layout, self.torch.is_grad_enabled
+
+        def read(tensor, name):
+            try:
+                key = (tensor.dtype, tensor.shape, tensor.stride(), tensor.device)
+                layout = known(key) or make(tensor, name)
+                if tensor.requires_grad and is_grad_enabled():
+                    raise ValueError(
+                        f"{name}: it requires a gradient, which this function does not record; call "
+                        "sirdar.torch.attention, or pass a detached tensor."
+                    )
+                if layout.may_be_negated and tensor.is_neg():
+                    tensor = tensor.resolve_neg()
+                    return tensor.data_ptr(), make(tensor, name), tensor
+                return tensor.data_ptr(), layout, tensor
+            except RuntimeError as error:
+                raise self._not_strided(tensor, name) from error
+
+        return read
 
     def _layout(self, tensor, name):
         if tensor.layout is not self.torch.strided or tensor.is_nested:
@@ -199,7 +221,10 @@ class TorchKind:
         pass
 
     def empty(self, shape, code, like):
-        return self.torch.empty(shape, dtype=self.dtypes[code], device=like.device)
+        dtype = self.dtypes[code]
+        if dtype is like.dtype:
+            return like.new_empty(shape)  # a third faster
+        return self.torch.empty(shape, dtype=dtype, device=like.device)
 
     def contiguous(self, tensor):
         return tensor.contiguous()
@@ -213,6 +238,8 @@ class TorchKind:
 
 class CupyKind:
     """CuPy arrays."""
+
+    needs_writable_check = False
 
     def __init__(self, cupy):
         self.cupy = cupy
@@ -322,6 +349,8 @@ def contiguous_strides(shape):
 class JaxKind:
     """JAX arrays on the CPU. They cannot be written to: outputs are NumPy's, made JAX's at the end."""
 
+    needs_writable_check = True
+
     def __init__(self, jax, numpy_kind):
         self.jax = jax
         self.numpy_kind = numpy_kind
@@ -356,6 +385,8 @@ class JaxKind:
 class DlpackKind:
     """Arrays of frameworks not named here, by DLPack. Outputs on the CPU are NumPy's."""
 
+    needs_writable_check = True
+
     def __init__(self, numpy_kind):
         self.numpy_kind = numpy_kind
 
@@ -384,7 +415,7 @@ class DlpackKind:
 
 # --- which kind -------------------------------------------------------------------------------------
 
-_by_type = {}
+by_type = {}
 _by_framework = {}
 
 
@@ -422,7 +453,7 @@ def _owner(kind):
 
 def kind_of(array, name):
     """The kind of an array; TypeError if it is none."""
-    kind = _by_type.get(type(array))
+    kind = by_type.get(type(array))
     if kind is None:
         owner = _owner(type(array))
         if owner is None:
@@ -430,11 +461,11 @@ def kind_of(array, name):
                 f"{name}: {type(array).__name__} is not an array; pass one of NumPy, torch, JAX, CuPy, "
                 "or anything with DLPack."
             )
-        kind = _by_type[type(array)] = _framework(owner)
+        kind = by_type[type(array)] = _framework(owner)
     return kind
 
 
 def read(array, name):
     """(pointer, Layout, what must stay alive until the call is over)."""
-    kind = _by_type.get(type(array)) or kind_of(array, name)
+    kind = by_type.get(type(array)) or kind_of(array, name)
     return kind.read(array, name)
