@@ -1,3 +1,5 @@
-"""flash_attn_config of FlashAttention-3: which parts were left out of a build. None were."""
+"""flash_attn_config of FlashAttention-3: which parts were left out of the build. None were."""
 
-CONFIG = {"build_flags": {}}
+import collections
+
+CONFIG = {"build_flags": collections.defaultdict(bool)}

@@ -238,7 +238,7 @@ def _flash_attn_forward(
     causal=False, window_size_left=-1, window_size_right=-1, attention_chunk=0, softcap=0.0,
     rotary_interleaved=True, scheduler_metadata=None, num_splits=1, pack_gqa=None, sm_margin=0,
 ):  # fmt: skip
-    """Returns out, lse, None, None (the partial results of splits, which are merged already)."""
+    """Returns out, lse, and two empty tensors: partial results of splits, which are merged already."""
     _refuse(qv, q_descale, k_descale, v_descale)
     for name, given in (
         ("k_new", k_new), ("v_new", v_new), ("cu_seqlens_k_new", cu_seqlens_k_new),
@@ -257,7 +257,7 @@ def _flash_attn_forward(
             seqlen_k=None if cu_seqlens_k is None else whole(max_seqlen_k),
             return_lse=True, **options,
         )  # fmt: skip
-    return (out if out_ is None else out_.copy_(out)), lse, None, None
+    return (out if out_ is None else out_.copy_(out)), lse, out.new_empty(0), lse.new_empty(0)
 
 
 def _flash_attn_backward(

@@ -32,7 +32,7 @@ def _options(dropout_p, softmax_scale, causal, window_size, softcap, alibi_slope
 def _dense(q, k, v, options, return_attn_probs):
     rng = draw_rng(options["dropout_p"])
     out, lse = attention(q, k, v, dropout_rng=rng, return_lse=True, **options)
-    weights = None
+    weights = q.new_empty(0)
     if return_attn_probs and rng is not None:
         weights = signed_weights(q, k, rng, options)
     return _results(out, lse, weights, return_attn_probs)
@@ -55,7 +55,7 @@ def flash_attn_func(
 
     Causal masks and windows are aligned to the bottom right corner. alibi_slopes: fp32 [num_heads_q] or
     [batch, num_heads_q]. Returns out, with return_attn_probs (out, lse, S_dmask): lse fp32 [batch,
-    num_heads_q, seqlen_q], S_dmask None without dropout.
+    num_heads_q, seqlen_q], S_dmask empty without dropout.
     """
     options = _options(dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic)
     return _dense(q, k, v, options, return_attn_probs)
@@ -108,7 +108,7 @@ def _ragged(
         whole(max_seqlen_q), whole(max_seqlen_k), page_table=page_table, seqused_k=seqused_k,
         dropout_rng=rng, return_lse=True, **options,
     )  # fmt: skip
-    weights = None
+    weights = q.new_empty(0)
     if return_attn_probs and rng is not None:
         weights = signed_weights(
             q, k, rng, options, cu_seqlens_q, cu_seqlens_k, whole(max_seqlen_q), whole(max_seqlen_k)
@@ -230,14 +230,14 @@ def _flash_attn_forward(
     q, k, v, dropout_p, softmax_scale, causal, window_size_left=-1, window_size_right=-1, softcap=0.0,
     alibi_slopes=None, return_softmax=False,
 ):  # fmt: skip
-    """Returns out, lse, S_dmask (None without dropout) and rng_state, int64 [2] on the CPU."""
+    """Returns out, lse, S_dmask (empty without dropout) and rng_state, int64 [2] on the CPU."""
     window = (window_size_left, window_size_right)
     options = _options(dropout_p, softmax_scale, causal, window, softcap, alibi_slopes, True)
     rng = draw_rng(dropout_p)
     with torch.no_grad():
         out, lse = attention(q, k, v, dropout_rng=rng, return_lse=True, **options)
         drawn = return_softmax and rng is not None
-        weights = signed_weights(q, k, rng, options) if drawn else None
+        weights = signed_weights(q, k, rng, options) if drawn else q.new_empty(0)
     return out, lse, weights, torch.zeros(2, dtype=torch.int64) if rng is None else rng
 
 
@@ -263,7 +263,7 @@ def _flash_attn_varlen_forward(
             whole(max_seqlen_q), whole(max_seqlen_k), page_table=block_table, seqused_k=seqused_k,
             dropout_rng=rng, return_lse=True, **options,
         )  # fmt: skip
-        weights = None
+        weights = q.new_empty(0)
         if return_softmax and rng is not None:
             weights = signed_weights(
                 q, k, rng, options, cu_seqlens_q, cu_seqlens_k, whole(max_seqlen_q), whole(max_seqlen_k)
