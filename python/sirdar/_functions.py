@@ -176,9 +176,9 @@ def attention(
     if score_mod is not None or mask_mod is not None:
         score_mod, mask_mod, tensors, scalars = _traced(score_mod, mask_mod, tensors, scalars)
     if cu_seqlens_q is not None and seqlen_q is None:
-        seqlen_q = _longest("seqlen_q", "cu_seqlens_q", cu_seqlens_q)
+        seqlen_q = _longest("q", cu_seqlens_q, q)
     if cu_seqlens_k is not None and seqlen_k is None:
-        seqlen_k = _longest("seqlen_k", "cu_seqlens_k", cu_seqlens_k)
+        seqlen_k = _longest("k", cu_seqlens_k, k)
     arrays = (
         q, k, v, out, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, page_table,
         document_q, document_k, mask, bias, alibi, sink,
@@ -231,35 +231,40 @@ def decode(q, k, v, *, causal=True, **options):
     return results[:, 0]
 
 
-def _longest(argument, name, cu_seqlens):
-    """The longest sequence of host cu_seqlens; what is wrong with them the library tells."""
+def _longest(side, cu_seqlens, rows):
+    """The longest sequence of host cu_seqlens. Where they are wrong the library says so: it is then
+    given the length that no rule forbids."""
+    name = f"cu_seqlens_{side}"
     pointer, layout, _owner = _tensor.read(cu_seqlens, name)
     if layout.device:
         raise ValueError(
-            f"{argument}: it is missing; the sequences are on a GPU, so pass their longest length."
+            f"seqlen_{side}: it is missing; the sequences are on a GPU, so pass their longest length."
         )
     if layout.code != _abi.DTYPES["int32"]:
-        raise ValueError(
-            f"{name}: dtype {_abi.DTYPE_NAMES[layout.code]} does not fit; it must be int32."
-        )
+        found = _abi.DTYPE_NAMES[layout.code]
+        raise ValueError(f"{name}: dtype {found} does not fit; it must be int32.")
     _problem.needs_rank(name, layout, 1, "[batch + 1]")
-    step = layout.strides[0] * 4
-    lengths = [
-        ctypes.c_int32.from_address(pointer + i * step).value for i in range(layout.shape[0])
-    ]
-    return (
-        max((b - a for a, b in zip(lengths, lengths[1:])), default=0)
-        if min(lengths, default=0) >= 0
-        else 0
-    )
+    count, step = layout.shape[0], layout.strides[0]
+    if step == 1 or count <= 1:
+        starts = list((ctypes.c_int32 * count).from_address(pointer)) if count else []
+    else:
+        starts = [ctypes.c_int32.from_address(pointer + i * step * 4).value for i in range(count)]
+    lengths = [after - before for before, after in zip(starts, starts[1:])]
+    total = getattr(rows, "shape", (0,))[0]
+    is_right = starts and starts[0] == 0 and starts[-1] == total and min(lengths, default=0) >= 0
+    return max(lengths, default=0) if is_right else total
 
 
 def _traced(score_mod, mask_mod, tensors, scalars):
-    if callable(score_mod) or callable(mask_mod):
-        from . import _trace
+    """The functions among them as texts, with what they reach added to tensors."""
+    if type(score_mod) in _TEXTS and type(mask_mod) in _TEXTS:
+        return score_mod, mask_mod, tensors, scalars
+    from . import _trace
 
-        return _trace.traced(score_mod, mask_mod, tensors, scalars)
-    return score_mod, mask_mod, tensors, scalars
+    return _trace.traced(score_mod, mask_mod, tensors, scalars)
+
+
+_TEXTS = (str, type(None))
 
 
 def backward(
@@ -285,9 +290,9 @@ def backward(
     if score_mod is not None or mask_mod is not None:
         score_mod, mask_mod, tensors, scalars = _traced(score_mod, mask_mod, tensors, scalars)
     if cu_seqlens_q is not None and seqlen_q is None:
-        seqlen_q = _longest("seqlen_q", "cu_seqlens_q", cu_seqlens_q)
+        seqlen_q = _longest("q", cu_seqlens_q, q)
     if cu_seqlens_k is not None and seqlen_k is None:
-        seqlen_k = _longest("seqlen_k", "cu_seqlens_k", cu_seqlens_k)
+        seqlen_k = _longest("k", cu_seqlens_k, k)
     given = dict(
         q=q, k=k, v=v, out=out, lse=lse, dout=dout, dlse=dlse,
         cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, seqused_q=seqused_q, seqused_k=seqused_k,
@@ -411,9 +416,7 @@ def plan(problem, k=None, v=None, *, device=None, **options):
     options = {**defaults, **{name: value for name, value in options.items() if name in defaults}}
     for side in ("q", "k"):
         if f"cu_seqlens_{side}" in arrays and options[f"seqlen_{side}"] is None:
-            options[f"seqlen_{side}"] = _longest(
-                f"seqlen_{side}", f"cu_seqlens_{side}", arrays[f"cu_seqlens_{side}"]
-            )
+            options[f"seqlen_{side}"] = _longest(side, arrays[f"cu_seqlens_{side}"], arrays[side])
     layouts = {name: _plan.read_argument(name, array)[1] for name, array in arrays.items()}
     named = _read_named("tensors", tensors) if tensors else []
     declared = [(name, layout, False) for name, _, layout, _ in named]

@@ -114,6 +114,9 @@ def check_same_device(layouts):
 
 def sizes_from(layouts, options, problem):
     """Sizes, layouts and dtypes of q, k and v; what does not fit together the library tells."""
+    for name in ("q", "k", "v"):
+        if name not in layouts:
+            raise TypeError(f"{name}: it is None; pass an array.")
     q, k, v = layouts["q"], layouts["k"], layouts["v"]
     is_ragged_q, is_ragged_k = "cu_seqlens_q" in layouts, "cu_seqlens_k" in layouts
     is_paged = "page_table" in layouts

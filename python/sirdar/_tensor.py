@@ -58,7 +58,7 @@ def _refuse_dtype(name, dtype):
 
 def _checked(name, code, shape, strides, device):
     if len(shape) > _abi.MAX_RANK:
-        raise ValueError(f"{name}: shape {tuple(shape)} has rank {len(shape)}; ranks are 0 to 4.")
+        raise ValueError(f"{name}: shape {list(shape)} has rank {len(shape)}; ranks are 0 to 4.")
     return Layout(code, shape, strides, device)
 
 
@@ -186,7 +186,11 @@ class TorchKind:
                     tensor = tensor.resolve_neg()
                     return tensor.data_ptr(), make(tensor, name), tensor
                 return tensor.data_ptr(), layout, tensor
-            except RuntimeError as error:
+            except NotImplementedError:
+                raise
+            except (RuntimeError, TypeError) as error:
+                if type(error) is TypeError and tensor.layout is self.torch.strided:
+                    raise  # a dtype that is refused
                 raise self._not_strided(tensor, name) from error
 
         return read

@@ -1,0 +1,175 @@
+"""Arrays of other frameworks, in any strides, and where results go."""
+
+import ctypes
+
+import numpy as np
+import pytest
+import sirdar
+
+
+@pytest.fixture
+def qkv(random):
+    return random(2, 5, 4, 16), random(2, 7, 2, 16), random(2, 7, 2, 16)
+
+
+@pytest.fixture
+def wanted(qkv):
+    return sirdar.attention(*qkv, causal=True)
+
+
+def strided(array):
+    """Variants of an array with the same numbers and other strides."""
+    wide = np.full((*array.shape[:-1], 2 * array.shape[-1]), np.nan, array.dtype)
+    wide[..., ::2] = array
+    yield np.ascontiguousarray(array.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)  # heads outside
+    yield np.ascontiguousarray(array[:, ::-1])[:, ::-1]  # a negative stride
+    yield wide[..., ::2]  # the last axis strided
+    yield np.asfortranarray(array)
+
+
+def test_strides_do_not_matter(qkv, wanted):
+    for variant in zip(*(strided(array) for array in qkv), strict=True):
+        np.testing.assert_array_equal(sirdar.attention(*variant, causal=True), wanted)
+        plan = sirdar.plan(*variant, causal=True)
+        np.testing.assert_array_equal(plan(*variant), wanted)
+
+
+def test_keys_that_are_broadcast_by_a_stride_of_zero(qkv):
+    q, k, v = qkv
+    wide = np.broadcast_to(k[:1], k.shape)
+    np.testing.assert_array_equal(
+        sirdar.attention(q, wide, v), sirdar.attention(q, np.ascontiguousarray(wide), v)
+    )
+
+
+def test_out_and_lse_are_written_where_they_are_given(qkv, wanted):
+    out = np.full((2, 4, 5, 16), np.nan, np.float32).transpose(0, 2, 1, 3)
+    lse = np.full((2, 4, 5), np.nan, np.float32)
+    result = sirdar.attention(*qkv, causal=True, out=out, lse=lse)
+    assert result[0] is out and result[1] is lse
+    np.testing.assert_array_equal(out, wanted)
+    assert np.isfinite(lse).all()
+    plan = sirdar.plan(*qkv, causal=True)
+    again = np.full_like(wanted, np.nan)
+    assert plan(*qkv, out=again) is again
+    np.testing.assert_array_equal(again, wanted)
+
+
+def test_masks_and_biases_of_fewer_axes_are_broadcast(qkv, random):
+    bias = random(5, 7)
+    full = np.broadcast_to(bias, (2, 4, 5, 7))
+    np.testing.assert_array_equal(
+        sirdar.attention(*qkv, bias=bias), sirdar.attention(*qkv, bias=full)
+    )
+    mask = bias > -1
+    per_head = np.broadcast_to(mask, (4, 5, 7))
+    np.testing.assert_array_equal(
+        sirdar.attention(*qkv, mask=mask), sirdar.attention(*qkv, mask=per_head)
+    )
+
+
+def test_half_precision_and_a_wider_output(qkv):
+    halves = [array.astype(np.float16) for array in qkv]
+    out = sirdar.attention(*halves)
+    wide = sirdar.attention(*halves, dtype_out="fp32")
+    assert out.dtype == np.float16 and wide.dtype == np.float32
+    np.testing.assert_array_equal(wide.astype(np.float16), out)
+
+
+def test_bf16_of_ml_dtypes(qkv):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    narrow = [array.astype(ml_dtypes.bfloat16) for array in qkv]
+    out = sirdar.attention(*narrow)
+    assert out.dtype == ml_dtypes.bfloat16
+    wide = sirdar.attention(*(array.astype(np.float32) for array in narrow))
+    np.testing.assert_allclose(out.astype(np.float32), wide, atol=2e-2)
+
+
+class OnlyDlpack:
+    """An array of a framework that nobody has heard of."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+def test_anything_with_dlpack(qkv, wanted):
+    out = sirdar.attention(*map(OnlyDlpack, qkv), causal=True)
+    assert type(out) is np.ndarray
+    np.testing.assert_array_equal(out, wanted)
+    turned = [np.ascontiguousarray(array.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3) for array in qkv]
+    np.testing.assert_array_equal(sirdar.attention(*map(OnlyDlpack, turned), causal=True), wanted)
+
+
+def test_torch_tensors_are_the_same_memory(qkv, wanted):
+    torch = pytest.importorskip("torch")
+    tensors = [torch.from_numpy(array) for array in qkv]
+    out = sirdar.attention(*tensors, causal=True)
+    assert isinstance(out, torch.Tensor) and out.dtype == torch.float32
+    np.testing.assert_array_equal(out.numpy(), wanted)
+    narrow = [tensor.bfloat16() for tensor in tensors]
+    assert sirdar.attention(*narrow).dtype == torch.bfloat16
+    plan = sirdar.plan(*tensors, causal=True)
+    np.testing.assert_array_equal(plan(*tensors).numpy(), wanted)
+
+
+def test_a_negated_view_of_torch_is_read_with_its_sign(qkv):
+    torch = pytest.importorskip("torch")
+    q, k, v = (torch.from_numpy(array) for array in qkv)
+    negated = torch.complex(v, -v).conj().imag
+    assert negated.is_neg()
+    np.testing.assert_array_equal(sirdar.attention(q, k, negated), sirdar.attention(q, k, v))
+    plan = sirdar.plan(q, k, negated)
+    np.testing.assert_array_equal(plan(q, k, negated), sirdar.attention(q, k, v))
+
+
+def test_arrays_of_jax(qkv, wanted):
+    jnp = pytest.importorskip("jax.numpy")
+    out = sirdar.attention(*map(jnp.asarray, qkv), causal=True)
+    assert isinstance(out, jnp.ndarray)
+    np.testing.assert_array_equal(out, wanted)
+    narrow = [jnp.asarray(array, jnp.bfloat16) for array in qkv]
+    assert sirdar.attention(*narrow).dtype == jnp.bfloat16
+
+
+def test_arrays_of_two_frameworks_meet_in_that_of_q(qkv, wanted):
+    torch = pytest.importorskip("torch")
+    q, k, v = qkv
+    out = sirdar.attention(torch.from_numpy(q), k, OnlyDlpack(v), causal=True)
+    assert isinstance(out, torch.Tensor)
+    np.testing.assert_array_equal(out.numpy(), wanted)
+
+
+def test_subclasses_and_memory_maps(qkv, wanted, tmp_path):
+    mapped = []
+    for name, array in zip("qkv", qkv, strict=True):
+        np.save(tmp_path / f"{name}.npy", array)
+        mapped.append(np.load(tmp_path / f"{name}.npy", mmap_mode="r"))
+    np.testing.assert_array_equal(sirdar.attention(*mapped, causal=True), wanted)
+
+
+def test_the_address_of_an_array_is_read_right():
+    """The short way to it, for arrays of every kind of origin."""
+    from sirdar import _tensor
+
+    base = np.arange(64, dtype=np.float32).reshape(4, 16)
+    memory = (ctypes.c_float * 8)()
+    for array in (base, base[2:, 3:], base[::-1], np.frombuffer(memory, np.float32), base[:0]):
+        assert _tensor.read(array, "q")[0] == array.ctypes.data
+
+
+def test_threads_share_a_plan(random):
+    from concurrent.futures import ThreadPoolExecutor
+
+    inputs = [[random(1, 33, 2, 32) for _ in range(3)] for _ in range(8)]
+    plan = sirdar.plan(*inputs[0], causal=True, num_threads=1)
+    wanted = [sirdar.attention(*one, causal=True) for one in inputs]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(20):
+            for out, right in zip(pool.map(lambda one: plan(*one), inputs), wanted, strict=True):
+                np.testing.assert_array_equal(out, right)
