@@ -16,7 +16,8 @@ options=(--no-isolation --outdir "$scratch")
   options+=("-Ccmake.define.SIRDAR_PREBUILT=$(realpath "$1")" "-Cbuild-dir=$scratch/build")
 "$python" -m build --wheel "${options[@]}" . >"$scratch/log" 2>&1 || { cat "$scratch/log" >&2; exit 1; }
 # The tag says how new the machine's C library must be.
-"$python" -m auditwheel -q repair --plat auto --wheel-dir dist "$scratch"/sirdar-*-linux_*.whl
+"$python" -m auditwheel repair --plat auto --wheel-dir dist "$scratch"/sirdar-*-linux_*.whl >"$scratch/log" 2>&1 ||
+  { cat "$scratch/log" >&2; exit 1; }
 "$python" -m build --sdist --no-isolation --outdir dist . >"$scratch/log" 2>&1 ||
   { cat "$scratch/log" >&2; exit 1; }
 wheel=$(find dist -name 'sirdar-*manylinux*.whl' -printf '%T@ %p\n' | sort -n | tail -1 | cut -d' ' -f2-)

@@ -29,7 +29,7 @@ def dev(tmp_path):
 def test_help_lists_every_verb_that_the_script_knows(dev):
     code, out, _ = dev("help")
     assert code == 0
-    for verb in "setup build demo test bench lint fuzz coverage docs ci gpu".split():
+    for verb in "setup build demo test bench lint fuzz coverage wheel docs ci gpu".split():
         assert f"\n  {verb}" in out, verb
 
 
