@@ -6,7 +6,6 @@ import inspect
 import threading
 import types
 
-from . import _tensor
 from .expressions import BOOL, FP32, INT, Value, value_of
 
 _POSITIONAL = {
@@ -17,7 +16,6 @@ _TYPES = {"score": FP32, "b": INT, "h": INT, "q": INT, "k": INT, "q_pos": INT}
 _RESERVED = {
     *_TYPES, "true", "false", "inf", "min", "max", "abs", "floor", "exp", "exp2", "log", "tanh", "sigmoid", "sqrt",
 }  # fmt: skip
-_ELEMENT_TYPES = {0: FP32, 5: INT, 7: BOOL}
 _FOREIGN = ("sirdar", "numpy", "torch", "jax", "cupy", "math", "functools", "builtins")
 _MAX_TRACES = 256
 _current = threading.local()
@@ -112,8 +110,7 @@ def element_of(array, index, name="tensor"):
     if reads is None:
         raise TypeError("an array is read at a traced position outside of a trace; use it inside the function.")
     indices = index if isinstance(index, tuple) else (index,)
-    _, layout, _ = _tensor.kind_of(array, name).read(_detached(array), name)
-    rank = max(len(layout.shape), 1)
+    rank = max(len(array.shape), 1)
     if len(indices) != rank:
         raise ValueError(f"{name}: it has rank {rank} and {len(indices)} indices are given; give one for each axis.")
     texts = []
@@ -124,12 +121,10 @@ def element_of(array, index, name="tensor"):
         if value.type != INT:
             raise TypeError(f"{name}: the index '{value.text}' is {value.type} and must be a whole number.")
         texts.append(value.text)
-    kind = _ELEMENT_TYPES.get(layout.code, FP32)  # another dtype the library refuses by name
+    # "torch.int32" or "int32"; what the language has not the library refuses by name.
+    dtype = str(array.dtype).rpartition(".")[2]
+    kind = BOOL if dtype.startswith("bool") else INT if dtype.startswith("int") else FP32
     return Value(f"{reads.name_of(array, name)}[{', '.join(texts)}]", kind)
-
-
-def _detached(array):
-    return array.detach() if hasattr(array, "detach") else array
 
 
 def _is_array(value):
