@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "core/geometry.h"
-#include "cuda/tensor_map.h"
+#include "cuda/sm90/arguments.h"
 
 namespace sirdar::sm90 {
 namespace {
@@ -12,36 +11,6 @@ namespace {
 // Bytes of K and V that one section of heads may fill: small sections keep blocks at work on the
 // same keys, and a large last one levels the end (README.md, order of work).
 constexpr int64_t kSectionBytes = int64_t{4} << 20, kLastSectionBytes = int64_t{32} << 20;
-
-constexpr double kLog2eDouble = 1.4426950408889634;
-
-// [batch, rows, heads, columns] or ragged [rows, heads, columns], as TMA counts: columns first.
-struct MapRequest {
-  const TensorView& view;
-  Layout layout;
-  int box_rows;
-  const char* name;
-};
-
-cuda::TensorMapSpec spec_of(const MapRequest& request) {
-  const TensorView& view = request.view;
-  const int rows_axis = request.layout == Layout::ragged ? 0 : 1;
-  const size_t r = static_cast<size_t>(rows_axis);
-  const RowMap strides = row_map(view, request.layout);
-  cuda::TensorMapSpec spec;
-  spec.base = view.data;
-  spec.dtype = view.dtype;
-  spec.rank = 4;
-  spec.dims = {view.shape[r + 2], view.shape[r], view.shape[r + 1],
-               request.layout == Layout::ragged ? 1 : view.shape[0]};
-  const int64_t bytes = size_bytes(view.dtype);
-  spec.stride_bytes = {strides.stride_row * bytes, strides.stride_head * bytes,
-                       strides.stride_batch * bytes};
-  spec.box = {64, request.box_rows, 1, 1};
-  spec.swizzle = cuda::Swizzle::bytes_128;
-  spec.l2_promotion = cuda::L2Promotion::bytes_256;
-  return spec;
-}
 
 // q, k, v, out.
 std::array<MapRequest, 4> map_requests(const Problem& problem, const ForwardConfig& config,
@@ -68,31 +37,6 @@ Status add_maps(const Problem& problem, const ForwardConfig& config, const Args&
     if (!status.ok()) return status;
   }
   return {};
-}
-
-RowView row_view(const TensorView& view, const RowMap& map) {
-  return {view.data, map.stride_batch, map.stride_row, map.stride_head};
-}
-
-IntView int_view(const IntArray& array) { return {array.data, array.stride}; }
-
-int bounded(const std::optional<int64_t>& side) {
-  return static_cast<int>(std::min<int64_t>(side.value_or(kNoBound), kNoBound));
-}
-
-void add_mask(const Problem& problem, ForwardParams& params) {
-  const Mask& mask = problem.mask;
-  params.window_left = bounded(mask.window_left);
-  params.window_right = mask.is_causal ? 0 : bounded(mask.window_right);
-  params.chunk = mask.chunk_size > 0 ? bounded(mask.chunk_size) : kNoBound;
-  params.is_top_left = mask.alignment == Alignment::top_left;
-}
-
-// Largest power of two of heads whose keys fit, and at least one.
-int64_t heads_within(int64_t bytes, int64_t bytes_per_head, int64_t most) {
-  int64_t heads = 1;
-  while (heads < most && 2 * heads * bytes_per_head <= bytes) heads *= 2;
-  return heads;
 }
 
 void add_work(const Problem& problem, const ForwardConfig& config, ForwardParams& params) {
@@ -183,7 +127,7 @@ Result<ForwardParams> make_params(const Problem& problem, const ForwardConfig& c
   if (Status status = add_maps(problem, config, args, params); !status.ok()) return status;
   params.counter = counter;
   add_rows(problem, args, params);
-  add_mask(problem, params);
+  add_mask(problem.mask, params);
   add_work(problem, config, params);
   add_logits(problem, config, args, params);
   add_bias(problem, args, params);

@@ -2,13 +2,10 @@
 
 #include <fmt/format.h>
 
+#include "cuda/sm90/arguments.h"
+
 namespace sirdar::sm90 {
 namespace {
-
-MaskForm mask_form(const Mask& mask) {
-  if (mask.window_left || mask.chunk_size > 0) return MaskForm::interval;
-  return mask.is_causal || mask.window_right ? MaskForm::upper : MaskForm::full;
-}
 
 Bias bias_form(const Problem& problem) {
   if (!problem.has_bias) return Bias::none;

@@ -2,9 +2,9 @@
 // else. Read by g++, clang and NVRTC. Lengths, strides, head counts and scales are ForwardParams.
 #pragma once
 
-namespace sirdar::sm90 {
+#include "cuda/sm90/tile.h"
 
-enum class Element : int { bf16, fp16 };
+namespace sirdar::sm90 {
 
 // How a row keeps its reference, the number that scores are taken relative to before exp2.
 //   classic      the running maximum [FA2 3.1], found and applied in every block
@@ -12,12 +12,6 @@ enum class Element : int { bf16, fp16 };
 //   guarded      the maximum of the first block; later blocks look at their sums alone, and repair
 //                in the rare case that one grew out of range (README.md)
 enum class Softmax : int { classic, conditional, guarded };
-
-// Which keys a row may see, all as one interval lo(q) <= k < hi(q).
-//   full      every key of the sequence
-//   upper     lo is 0: causal
-//   interval  both ends move: windows and chunks
-enum class MaskForm : int { full, upper, interval };
 
 // In which order masked items come; without a mask, or with one item of work each, it is by head.
 //   by_head        head by head, query blocks from first to last
@@ -101,16 +95,9 @@ constexpr void fields(C& c, Visit visit) {
   visit("writes_max_logit", c.writes_max_logit);
 }
 
-constexpr int round_up(int value, int multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
-
 constexpr int block_m(const ForwardConfig& c) { return 64 * c.num_consumers; }
 constexpr int num_threads(const ForwardConfig& c) { return 128 * (c.num_consumers + 1); }
 
-// Tiles lie in shared memory as chunks of 64 columns, [columns / 64][rows][64], 128-byte swizzle.
-// Columns that do not exist are zeros that TMA fills in.
-constexpr int columns(int head_dim) { return round_up(head_dim, 64); }
 // What the products really run over.
 constexpr int depth_qk(const ForwardConfig& c) { return round_up(c.head_dim, 16); }
 constexpr int width_pv(const ForwardConfig& c) { return round_up(c.head_dim_v, 16); }

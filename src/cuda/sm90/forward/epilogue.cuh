@@ -49,21 +49,10 @@ struct Epilogue {
            item.head * view.stride_head + (item.q_begin + row) * view.stride_row;
   }
 
-  // Four lanes hold a row's columns in pairs; they exchange them so that each has 16 bytes.
+  // A row's eight columns from 8 (lane % 4) on, of the 32 that begin with first_word's.
   SIRDAR_DEVICE ptx::Int4 gather(int first_word) const {
-    const bool odd = c.lane & 1, high = c.lane & 2;
-    // first_word + 2 g is this row's word of column group g.
-    const uint32_t w0 = word(first_word), w1 = word(first_word + 2), w2 = word(first_word + 4),
-                   w3 = word(first_word + 6);
-    const uint32_t a = ptx::shfl_xor(odd ? w0 : w1, 1), b = ptx::shfl_xor(odd ? w2 : w3, 1);
-    // Now groups 0/1 and 2/3 of this lane's parity, words of the even and the odd lane.
-    const uint32_t low_even = odd ? a : w0, low_odd = odd ? w1 : a;
-    const uint32_t high_even = odd ? b : w2, high_odd = odd ? w3 : b;
-    const uint32_t even = ptx::shfl_xor(high ? low_even : high_even, 2);
-    const uint32_t uneven = ptx::shfl_xor(high ? low_odd : high_odd, 2);
-    const uint32_t x = high ? even : low_even, y = high ? uneven : low_odd;
-    const uint32_t z = high ? high_even : even, w = high ? high_odd : uneven;
-    return {static_cast<int>(x), static_cast<int>(y), static_cast<int>(z), static_cast<int>(w)};
+    return gather_row(c.lane, {word(first_word), word(first_word + 2), word(first_word + 4),
+                               word(first_word + 6)});
   }
 
   SIRDAR_DEVICE void store_rows(int row, int stored) const {

@@ -1,21 +1,10 @@
 // The run-time arguments of one launch of the Hopper forward, by value. The host half fills it.
 #pragma once
 
+#include "cuda/sm90/views.h"
 #include "shared/tensor_map.h"
 
 namespace sirdar::sm90 {
-
-// int32 values of a caller's view, one stride apart; null where the problem has none.
-struct IntView {
-  const int* data;
-  long long stride;
-};
-
-// Strides in elements.
-struct RowView {
-  void* data;
-  long long stride_batch, stride_row, stride_head;
-};
 
 // A bias as the kernel reads it. Strides in elements, 0 along the axes that it has not.
 struct BiasView {
@@ -46,8 +35,6 @@ struct CoverView {
 inline constexpr int kCoverWarps = 8;
 // What each warp found, for one word and the one before.
 inline constexpr int kCoverSharedBytes = 2 * kCoverWarps * 16;
-
-inline constexpr int kNoBound = 1 << 30;  // of a window side, a chunk: further than any position
 
 struct ForwardParams {
   // Axes, fastest first: column, row, head, batch. Ragged tensors have one batch, and rows of all

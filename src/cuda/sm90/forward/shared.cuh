@@ -3,22 +3,10 @@
 
 #include "cuda/sm90/forward/config.h"
 #include "cuda/sm90/forward/work.cuh"
+#include "cuda/sm90/ring.cuh"
 #include "ptx/all.cuh"
 
 namespace sirdar::sm90 {
-
-// A position in a ring of stages: which one, and the parity of its current phase.
-template <int kStages>
-struct RingPosition {
-  int stage = 0, parity = 0;
-
-  SIRDAR_DEVICE void advance() {
-    if (++stage == kStages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
 
 template <ForwardConfig config>
 struct SharedAddresses {

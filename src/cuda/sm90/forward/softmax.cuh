@@ -4,22 +4,16 @@
 #pragma once
 
 #include "cuda/sm90/forward/config.h"
+#include "cuda/sm90/fragment.cuh"
 #include "ptx/all.cuh"
 
 namespace sirdar::sm90 {
-
-inline constexpr float kMinusInfinity = __builtin_bit_cast(float, 0xff800000u);
-inline constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.69314718055994531f;
 
 // Above this a partial row sum moves the reference. bf16 weights have the exponents of floats; fp16
 // weights must stay below 65504.
 constexpr float guard_of(Element element) {
   return element == Element::bf16 ? 4294967296.0f : 16384.0f;
 }
-
-// Of accumulator register i: which of the two rows, and the column besides the lane's own offset.
-constexpr bool is_lower_row(int i) { return (i >> 1) & 1; }
-constexpr int column_of(int i) { return 8 * (i / 4) + (i & 1); }
 
 SIRDAR_DEVICE float quad_max(float x) {
   x = ptx::max_of(x, ptx::shfl_xor(x, 1));
@@ -250,12 +244,6 @@ template <int kCount>
 SIRDAR_DEVICE void scale_rows(float (&values)[kCount], RowPair factor) {
   SIRDAR_UNROLL
   for (int i = 0; i < kCount; ++i) values[i] *= is_lower_row(i) ? factor.lower : factor.upper;
-}
-
-template <Element kElement>
-SIRDAR_DEVICE uint32_t pack(float low, float high) {
-  if constexpr (kElement == Element::bf16) return ptx::pack_bf16x2(low, high);
-  return ptx::pack_f16x2(low, high);
 }
 
 // Moves a reference by the power of two that brings its row's (finite) sum near 1: exact.

@@ -1,6 +1,7 @@
 // From a ticket to a work item: which query block of which head, and which keys it sees.
 #pragma once
 
+#include "cuda/sm90/bounds.cuh"
 #include "cuda/sm90/forward/config.h"
 #include "cuda/sm90/forward/params.h"
 #include "ptx/base.cuh"
@@ -30,38 +31,8 @@ struct WorkItem {
   int q_begin, seqlen_q, seqlen_k;
 };
 
-// Keys that rows see: lo(row) <= k < hi(row). Both never decrease with the row.
 template <ForwardConfig config>
-struct KeyBounds {
-  const ForwardParams& params;
-  int shift, seqlen_k;  // diagonal: row + shift
-
-  SIRDAR_DEVICE KeyBounds(const ForwardParams& p, int seqlen_q, int length_k)
-      : params(p), shift(p.is_top_left ? 0 : length_k - seqlen_q), seqlen_k(length_k) {}
-
-  SIRDAR_DEVICE int chunk_begin(int row) const {
-    const int position = row + shift, size = params.chunk;
-    const int rest = position % size;
-    return position - (rest < 0 ? rest + size : rest);
-  }
-  SIRDAR_DEVICE int lo(int row) const {
-    if constexpr (config.mask != MaskForm::interval) return 0;
-    int bound = params.window_left < kNoBound ? row + shift - params.window_left : 0;
-    if (params.chunk < kNoBound) bound = ptx::max_of(bound, chunk_begin(row));
-    return ptx::max_of(bound, 0);
-  }
-  SIRDAR_DEVICE int hi(int row) const {
-    if constexpr (config.mask == MaskForm::full) return seqlen_k;
-    int bound = seqlen_k;
-    if (params.window_right < kNoBound) {
-      bound = ptx::min_of(bound, row + shift + params.window_right + 1);
-    }
-    if constexpr (config.mask == MaskForm::interval) {
-      if (params.chunk < kNoBound) bound = ptx::min_of(bound, chunk_begin(row) + params.chunk);
-    }
-    return bound;
-  }
-};
+using KeyBounds = MaskBounds<config.mask, ForwardParams>;
 
 template <ForwardConfig config>
 SIRDAR_DEVICE Rows rows_of(const IntView& cu_seqlens, const IntView& seqused, int seqlen,

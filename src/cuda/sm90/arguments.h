@@ -1,0 +1,51 @@
+// From a call's views to what the parameters of all Hopper kernels hold.
+#pragma once
+
+#include "core/geometry.h"
+#include "cuda/sm90/tile.h"
+#include "cuda/sm90/views.h"
+#include "cuda/tensor_map.h"
+
+#include <sirdar/plan.hpp>
+
+#include <algorithm>
+#include <optional>
+
+namespace sirdar::sm90 {
+
+// [batch, rows, heads, columns] or ragged [rows, heads, columns], as TMA counts: columns first, in
+// boxes of 64 columns.
+struct MapRequest {
+  const TensorView& view;
+  Layout layout;
+  int box_rows;
+  const char* name;  // the argument's, for messages
+};
+cuda::TensorMapSpec spec_of(const MapRequest& request);
+
+inline RowView row_view(const TensorView& view, const RowMap& map) {
+  return {view.data, map.stride_batch, map.stride_row, map.stride_head};
+}
+inline IntView int_view(const IntArray& array) { return {array.data, array.stride}; }
+
+inline int bounded(const std::optional<int64_t>& side) {
+  return static_cast<int>(std::min<int64_t>(side.value_or(kNoBound), kNoBound));
+}
+
+MaskForm mask_form(const Mask& mask);
+
+// The fields that MaskBounds reads.
+template <class Params>
+void add_mask(const Mask& mask, Params& params) {
+  params.window_left = bounded(mask.window_left);
+  params.window_right = mask.is_causal ? 0 : bounded(mask.window_right);
+  params.chunk = mask.chunk_size > 0 ? bounded(mask.chunk_size) : kNoBound;
+  params.is_top_left = mask.alignment == Alignment::top_left;
+}
+
+// Largest power of two of heads whose bytes fit, and at least one.
+int64_t heads_within(int64_t bytes, int64_t bytes_per_head, int64_t most);
+
+inline constexpr double kLog2eDouble = 1.4426950408889634;
+
+}  // namespace sirdar::sm90
