@@ -25,7 +25,7 @@ namespace attribute {
 inline constexpr int kNumSms = 16, kL2Bytes = 38, kMajor = 75, kMinor = 76,
                      kSmemOptin = 97;                           // of a device
 inline constexpr int kMaxDynamicShared = 8;                     // of a kernel
-inline constexpr int kClusterDimension = 4, kProgrammatic = 6;  // of a launch
+inline constexpr int kCooperative = 2, kClusterDimension = 4, kProgrammatic = 6;  // of a launch
 }  // namespace attribute
 
 // An attribute of a launch: a number that says which, and up to 64 bytes.
@@ -37,7 +37,7 @@ struct LaunchAttribute {
     struct {
       unsigned x, y, z;
     } cluster;
-    int is_programmatic;
+    int is_cooperative, is_programmatic;
   } value = {};
 };
 struct LaunchRecord {

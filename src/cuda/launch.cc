@@ -30,7 +30,7 @@ Status launch_bytes(const Launch& launch, const void* params, Stream stream) {
   const Result<ContextScope> scope = ContextScope::of_stream(api, kernel.device, stream);
   if (!scope.ok()) return scope.status();
 
-  LaunchAttribute attributes[2];
+  LaunchAttribute attributes[3];
   unsigned count = 0;
   if (launch.cluster.x * launch.cluster.y * launch.cluster.z != 1) {
     attributes[count].id = attribute::kClusterDimension;
@@ -39,6 +39,10 @@ Status launch_bytes(const Launch& launch, const void* params, Stream stream) {
   if (launch.is_programmatic) {
     attributes[count].id = attribute::kProgrammatic;
     attributes[count++].value.is_programmatic = 1;
+  }
+  if (launch.is_cooperative) {
+    attributes[count].id = attribute::kCooperative;
+    attributes[count++].value.is_cooperative = 1;
   }
   const LaunchRecord record{launch.grid.x,
                             launch.grid.y,

@@ -20,6 +20,8 @@ struct Launch {
   // May begin before the kernel ahead of it in the stream has ended; the kernel waits itself
   // (griddepcontrol.wait) before it reads what that one wrote.
   bool is_programmatic = false;
+  // All blocks run at one time, or the launch fails: they wait for each other.
+  bool is_cooperative = false;
   const Problem* problem = nullptr;  // for messages
 };
 

@@ -24,6 +24,8 @@ Status PlanKernels::run(const std::vector<Step>& steps, const Problem& problem,
     launch.kernel = kernels_[step.kernel].get();
     launch.grid = step.grid;
     launch.cluster = step.cluster;
+    launch.is_programmatic = step.is_programmatic;
+    launch.is_cooperative = step.is_cooperative;
     launch.problem = &problem;
     if (Status status = launch_bytes(launch, step.params.data(), stream); !status.ok())
       return status;

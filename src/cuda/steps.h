@@ -14,6 +14,7 @@ struct Step {
   size_t kernel = 0;  // place among the kernels of the plan
   Dim3 grid, cluster;
   std::vector<std::byte> params;
+  bool is_programmatic = false, is_cooperative = false;  // as of Launch
 };
 
 // A plan's kernels, compiled and loaded when they are first needed. Any number of threads.

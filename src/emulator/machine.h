@@ -41,7 +41,8 @@ enum class Wait : uint8_t {
   kWarp,
   kBulk,
   kWgmma,
-  kRegisters
+  kRegisters,
+  kGlobal
 };
 
 struct Accumulator {          // registers of 128 threads that wgmma operations in flight own
@@ -267,6 +268,10 @@ class Machine {
   void cluster_arrive();
   void cluster_wait();
 
+  // --- flags in global memory, between blocks (memory.cc)
+  void wait_global(const int* address, int value);
+  void release_global(int* address, int value);
+
   // --- warps (warp.cc): all lanes of `mask` meet; the last to arrive calls `act`.
   using Act = std::function<void(Fiber* const*)>;  // by lane; null: not in the mask
   void meet(uint32_t mask, uint32_t argument, bool order, const Act& act);
@@ -311,6 +316,7 @@ class Machine {
   std::vector<uint64_t> waiting_clusters_;  // numbers, to be started from the back
   std::vector<int> free_slots_;
   std::vector<Fiber*> ready_;
+  std::vector<Fiber*> global_waiters_;
   std::vector<Event> events_;
   std::vector<int> priority_;
   Fiber* current_ = nullptr;

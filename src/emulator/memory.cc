@@ -93,4 +93,18 @@ void Machine::write_shared(uint32_t address, const void* from, uint32_t bytes) {
   std::memcpy(shared.data(place.offset), from, bytes);
 }
 
+// Who waits sleeps until anybody stores a flag: looking again and again would keep asynchronous
+// work from ever running, since that may be as late as it can.
+void Machine::wait_global(const int* address, int value) {
+  while (*address != value) {
+    global_waiters_.push_back(current_);
+    block(Wait::kGlobal, address, value);
+  }
+}
+
+void Machine::release_global(int* address, int value) {
+  *address = value;
+  wake_all(global_waiters_);
+}
+
 }  // namespace sirdar::emulator

@@ -50,6 +50,8 @@ namespace sirdar::emulator {
   X(kLoadShared, "ld.shared")                          \
   X(kStoreShared, "st.shared")                         \
   X(kAtomic, "atom.global")                            \
+  X(kWaitGlobal, "ld.acquire.gpu loop")                \
+  X(kReleaseGlobal, "st.release.gpu")                  \
   X(kOther, "kernel")
 
 enum class Op : uint8_t {

@@ -35,6 +35,10 @@ struct StoreRequest {
   bool reduce;
 };
 void tma_store(StoreRequest request, Change change);
+// Without a map: neighbouring bytes, fp32 where they are added.
+void bulk_load(uint32_t destination, const void* source, int bytes, uint32_t barrier,
+               Change change);
+void bulk_store(float* destination, uint32_t source, int bytes, bool reduce, Change change);
 void bulk_commit();
 void bulk_wait(int groups, bool read_only);
 

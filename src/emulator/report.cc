@@ -65,6 +65,9 @@ std::string Machine::waiting_text(const Fiber& fiber) const {
     case Wait::kRegisters:
       return fmt::format("{} registers; {} are free in the block", fiber.wait_detail,
                          fiber.cta->free_registers);
+    case Wait::kGlobal:
+      return fmt::format("a flag in global memory to become {}; it is {}", fiber.wait_detail,
+                         *static_cast<const int*>(fiber.waits_for));
     case Wait::kNothing:
       break;
   }

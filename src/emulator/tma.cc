@@ -173,16 +173,26 @@ void Machine::land(Event& event) {
   complete_if_done(barrier);
 }
 
-void tma_store(StoreRequest request, Change change) {
+namespace {
+
+// `bytes` at `address` as a tensor of one axis.
+MapFields line_of(const void* address, int bytes) {
+  Machine& machine = Machine::current();
+  if (bytes <= 0 || bytes % 16 || reinterpret_cast<uintptr_t>(address) % 16)
+    machine.fault("tma", fmt::format("a bulk copy of {} bytes at {}; both are multiples of 16",
+                                     bytes, address));
+  MapFields line;
+  line.rank = 1;
+  line.element_bytes = 4;
+  line.type = MapType::kFp32;
+  line.base = static_cast<uint8_t*>(const_cast<void*>(address));
+  line.dims[0] = line.box[0] = static_cast<uint32_t>(bytes / 4);
+  return line;
+}
+
+void issue_store(const StoreRequest& request, const MapFields& map) {
   Machine& machine = Machine::current();
   Fiber& self = machine.fiber();
-  if (change == Change::kLeftOut) return;
-  if (change == Change::kMore) request.coordinates[1] += 1;
-  const MapFields map = fields_of(request.map, request.rank);
-  check_alignment(map, request.source);
-  check_coordinates(map, request.coordinates, true);
-  if (request.reduce && map.type == MapType::kByte)
-    machine.fault("tma", "a reduction of bytes; fp32, fp16, bf16 and int32 can be added");
   const Machine::Place place = machine.resolve(request.source, map.bytes(), 16);
   if (place.cta != self.cta) machine.fault("tma", "a store reads shared memory of another block");
   if (!self.bulk_component) {
@@ -214,6 +224,35 @@ void tma_store(StoreRequest request, Change change) {
   event.reduce = request.reduce;
   machine.counters().bytes_stored += map.bytes();
   machine.post(std::move(event));
+}
+
+}  // namespace
+
+void tma_store(StoreRequest request, Change change) {
+  Machine& machine = Machine::current();
+  if (change == Change::kLeftOut) return;
+  if (change == Change::kMore) request.coordinates[1] += 1;
+  const MapFields map = fields_of(request.map, request.rank);
+  check_alignment(map, request.source);
+  check_coordinates(map, request.coordinates, true);
+  if (request.reduce && map.type == MapType::kByte)
+    machine.fault("tma", "a reduction of bytes; fp32, fp16, bf16 and int32 can be added");
+  issue_store(request, map);
+}
+
+void bulk_load(uint32_t destination, const void* source, int bytes, uint32_t barrier,
+               Change change) {
+  Machine& machine = Machine::current();
+  if (change == Change::kLeftOut) return;
+  if (change == Change::kOther) destination += 1024;
+  machine.mbarrier(barrier, true);
+  const LoadRequest request{nullptr, destination, barrier, {change == Change::kMore}, 1, 0};
+  issue_load(machine, request, line_of(source, bytes), machine.fiber().cta->rank);
+}
+
+void bulk_store(float* destination, uint32_t source, int bytes, bool reduce, Change change) {
+  if (change == Change::kLeftOut) return;
+  issue_store({nullptr, source, {change == Change::kMore}, 1, reduce}, line_of(destination, bytes));
 }
 
 void Machine::store(Event& event) {

@@ -18,6 +18,8 @@ inline void fence_proxy_async_shared(Here here = Here::current()) {
   self.advance();
 }
 
+inline void fence_proxy_async(Here here = Here::current()) { fence_proxy_async_shared(here); }
+
 inline void fence_gpu(Here here = Here::current()) { machine().enter(Op::kFenceGpu, here); }
 
 }  // namespace sirdar::ptx

@@ -49,4 +49,17 @@ inline uint32_t pack_bf16x2(float low, float high) {
 }
 inline uint32_t pack_f16x2(float low, float high) { return fp16_bits(low) | fp16_bits(high) << 16; }
 
+inline uint32_t multiply_bf16x2(uint32_t a, uint32_t b) {
+  return pack_bf16x2(
+      bf16_to_float(static_cast<uint16_t>(a)) * bf16_to_float(static_cast<uint16_t>(b)),
+      bf16_to_float(static_cast<uint16_t>(a >> 16)) *
+          bf16_to_float(static_cast<uint16_t>(b >> 16)));
+}
+inline uint32_t multiply_f16x2(uint32_t a, uint32_t b) {
+  return pack_f16x2(
+      fp16_to_float(static_cast<uint16_t>(a)) * fp16_to_float(static_cast<uint16_t>(b)),
+      fp16_to_float(static_cast<uint16_t>(a >> 16)) *
+          fp16_to_float(static_cast<uint16_t>(b >> 16)));
+}
+
 }  // namespace sirdar::ptx

@@ -39,6 +39,28 @@ inline Int4 load_constant_int4(const void* address) { return *static_cast<const 
 
 inline void prefetch_l2(const void*) {}
 
+inline uint32_t load_shared(uint32_t src, Here here = Here::current()) {
+  machine().enter(Op::kLoadShared, here);
+  uint32_t value;
+  machine().read_shared(src, &value, sizeof value);
+  return value;
+}
+inline Float2 load_shared_float2(uint32_t src, Here here = Here::current()) {
+  machine().enter(Op::kLoadShared, here);
+  Float2 value;
+  machine().read_shared(src, &value, sizeof value);
+  return value;
+}
+
+inline void wait_until_equal(const int* address, int value, Here here = Here::current()) {
+  if (machine().enter(Op::kWaitGlobal, here) == Change::kLeftOut) return;
+  machine().wait_global(address, value);
+}
+inline void store_release(int* address, int value, Here here = Here::current()) {
+  if (machine().enter(Op::kReleaseGlobal, here) == Change::kLeftOut) return;
+  machine().release_global(address, value);
+}
+
 inline int atomic_add(int* address, int value, Here here = Here::current()) {
   machine().enter(Op::kAtomic, here);
   const int old = *address;

@@ -44,6 +44,21 @@ inline void cp_async_bulk_tensor_4d_reduce_add(const TensorMap& map, uint32_t sr
   emulator::tma_store({&map, src, {c0, c1, c2, c3}, 4, true}, change);
 }
 
+inline void cp_async_bulk_load(uint32_t dst, const void* src, int bytes, uint32_t bar,
+                               Here here = Here::current()) {
+  const Change change = machine().enter(Op::kTmaLoad, here);
+  emulator::bulk_load(dst, src, bytes, bar, change);
+}
+inline void cp_async_bulk_store(float* dst, uint32_t src, int bytes, Here here = Here::current()) {
+  const Change change = machine().enter(Op::kTmaStore, here);
+  emulator::bulk_store(dst, src, bytes, false, change);
+}
+inline void cp_async_bulk_reduce_add(float* dst, uint32_t src, int bytes,
+                                     Here here = Here::current()) {
+  const Change change = machine().enter(Op::kTmaReduce, here);
+  emulator::bulk_store(dst, src, bytes, true, change);
+}
+
 inline void cp_async_bulk_commit_group(Here here = Here::current()) {
   if (machine().enter(Op::kBulkCommit, here) == Change::kLeftOut) return;
   emulator::bulk_commit();

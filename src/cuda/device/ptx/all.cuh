@@ -3,6 +3,7 @@
 
 #include "ptx/base.cuh"
 #include "ptx/fence.cuh"
+#include "ptx/grid.cuh"
 #include "ptx/math.cuh"
 #include "ptx/matrix.cuh"
 #include "ptx/mbarrier.cuh"

@@ -16,6 +16,9 @@ SIRDAR_DEVICE void fence_proxy_async_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+// The same of any memory: between bulk copies and accesses to flags that say they are done.
+SIRDAR_DEVICE void fence_proxy_async() { asm volatile("fence.proxy.async;" ::: "memory"); }
+
 // Orders this thread's global accesses for the whole GPU.
 SIRDAR_DEVICE void fence_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 

@@ -81,4 +81,16 @@ SIRDAR_DEVICE uint32_t pack_f16x2(float low, float high) {
   return packed;
 }
 
+// Products of the halves, rounded to nearest even.
+SIRDAR_DEVICE uint32_t multiply_bf16x2(uint32_t a, uint32_t b) {
+  uint32_t product;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
+  return product;
+}
+SIRDAR_DEVICE uint32_t multiply_f16x2(uint32_t a, uint32_t b) {
+  uint32_t product;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
+  return product;
+}
+
 }  // namespace sirdar::ptx

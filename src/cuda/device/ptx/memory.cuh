@@ -51,6 +51,29 @@ SIRDAR_DEVICE void prefetch_l2(const void* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 }
 
+SIRDAR_DEVICE uint32_t load_shared(uint32_t src) {  // 4-byte aligned
+  uint32_t value;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(src) : "memory");
+  return value;
+}
+SIRDAR_DEVICE Float2 load_shared_float2(uint32_t src) {  // 8-byte aligned
+  Float2 value;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(value.x), "=f"(value.y) : "r"(src));
+  return value;
+}
+
+// Waits until another block has stored `value`; acquire, GPU scope.
+SIRDAR_DEVICE void wait_until_equal(const int* address, int value) {
+  int seen;
+  do {
+    asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(seen) : "l"(address) : "memory");
+  } while (seen != value);
+}
+// For who waits for it; release, GPU scope.
+SIRDAR_DEVICE void store_release(int* address, int value) {
+  asm volatile("st.release.gpu.global.b32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
+}
+
 // Returns the old value; relaxed, GPU scope.
 SIRDAR_DEVICE int atomic_add(int* address, int value) {
   int old;

@@ -82,6 +82,28 @@ SIRDAR_DEVICE void cp_async_bulk_tensor_4d_reduce_add(const TensorMap& map, uint
       : "memory");
 }
 
+// Without a tensor map: `bytes` neighbouring bytes, a multiple of 16, between addresses that are
+// multiples of 16. Loads arrive at `bar`, stores are part of the thread's current bulk group.
+SIRDAR_DEVICE void cp_async_bulk_load(uint32_t dst, const void* src, int bytes, uint32_t bar) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(dst),
+      "l"(src), "r"(bytes), "r"(bar)
+      : "memory");
+}
+SIRDAR_DEVICE void cp_async_bulk_store(float* dst, uint32_t src, int bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(dst), "r"(src),
+               "r"(bytes)
+               : "memory");
+}
+// fp32 values, added one by one to what is there.
+SIRDAR_DEVICE void cp_async_bulk_reduce_add(float* dst, uint32_t src, int bytes) {
+  asm volatile(
+      "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(dst),
+      "r"(src), "r"(bytes)
+      : "memory");
+}
+
 SIRDAR_DEVICE void cp_async_bulk_commit_group() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
