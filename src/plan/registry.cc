@@ -2,6 +2,7 @@
 #include "cpu/cpu.h"
 #include "cuda/rows/backward/backward.h"
 #include "cuda/rows/forward/forward.h"
+#include "cuda/sm90/backward/backward.h"
 #include "cuda/sm90/forward/forward.h"
 #include "plan/implementation.h"
 
@@ -11,7 +12,7 @@ extern const Implementation kReference;
 
 std::span<const Implementation* const> implementations() {
   static const Implementation* const kAll[] = {
-      &sm90::kForward,   &rows::kForward,    &rows::kBackward,
+      &sm90::kForward,   &sm90::kBackward,   &rows::kForward, &rows::kBackward,
       &cpu::kCpuForward, &cpu::kCpuBackward, &kReference,
   };
   return kAll;

@@ -14,6 +14,7 @@ constexpr uint64_t kExponential[] = {0x308};  // MUFU
 constexpr uint64_t kMaximum[] = {0x209, 0x809};
 constexpr uint64_t kVote[] = {0x806};
 constexpr uint64_t kWarpgroup[] = {0x9c5};
+constexpr uint64_t kProduct[] = {0x9f0, 0xdf0};  // HGMMA, A from shared memory and from registers
 constexpr int kWaitBit =
     47;  // of the lower half: a WARPGROUP that waits (DEPBAR) and not one that arrives
 constexpr int kReuseBit = 58;  // of the upper half; four flags
@@ -56,16 +57,27 @@ std::string_view section(std::string_view elf, const std::string& wanted) {
   return {};
 }
 
-}  // namespace
-
-std::vector<GuardedLoop> guarded_loops(std::string_view cubin, std::string_view kernel) {
-  constexpr size_t kReach = 240;  // instructions that a loop's exponentials lie within
-  constexpr int kFewestExponentials = 28;
+std::vector<Instruction> instructions_of(std::string_view cubin, std::string_view kernel) {
   const std::string_view code = section(cubin, ".text." + std::string(kernel));
   std::vector<Instruction> instructions;
   for (size_t at = 0; at + 16 <= code.size(); at += 16) {
     instructions.push_back({read<uint64_t>(code, at), read<uint64_t>(code, at + 8)});
   }
+  return instructions;
+}
+
+}  // namespace
+
+int num_products(std::string_view cubin, std::string_view kernel) {
+  int count = 0;
+  for (const Instruction& one : instructions_of(cubin, kernel)) count += one.is(kProduct);
+  return count;
+}
+
+std::vector<GuardedLoop> guarded_loops(std::string_view cubin, std::string_view kernel) {
+  constexpr size_t kReach = 240;  // instructions that a loop's exponentials lie within
+  constexpr int kFewestExponentials = 28;
+  const std::vector<Instruction> instructions = instructions_of(cubin, kernel);
   std::vector<GuardedLoop> loops;
   for (size_t end = 0; end < instructions.size(); ++end) {
     if (!instructions[end].is(kVote)) continue;

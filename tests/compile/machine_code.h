@@ -21,4 +21,7 @@ struct GuardedLoop {
 // Of the kernel's .text section, in order. Empty if `cubin` is no machine code of this kind.
 std::vector<GuardedLoop> guarded_loops(std::string_view cubin, std::string_view kernel);
 
+// wgmma products of it.
+int num_products(std::string_view cubin, std::string_view kernel);
+
 }  // namespace sirdar::test

@@ -1,0 +1,168 @@
+#include "cuda/sm90/backward/arguments.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <limits>
+
+#include "cuda/sm90/arguments.h"
+
+namespace sirdar::sm90 {
+namespace {
+
+// Bytes of Q, dO and sums of dQ that one section of heads may fill, so that they stay in L2.
+constexpr int64_t kSectionBytes = int64_t{36} << 20;
+
+constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+int64_t num_tiles(const Problem& problem, const BackwardConfig& config) {
+  return divide_up(problem.seqlen_q, config.block_m);
+}
+
+// q, k, v, dout, dk, dv.
+std::array<MapRequest, 6> map_requests(const Problem& problem, const BackwardConfig& config,
+                                       const Args& args) {
+  const Layout q = problem.layout_q, kv = problem.layout_kv;
+  return {{{args.q, q, config.block_m, "q"},
+           {args.k, kv, kBlockKeys, "k"},
+           {args.v, kv, kBlockKeys, "v"},
+           {args.dout, q, config.block_m, "dout"},
+           {args.dk, kv, 64, "dk"},
+           {args.dv, kv, 64, "dv"}}};
+}
+
+// Read or written 16 bytes at a time besides.
+std::array<MapRequest, 2> row_requests(const Problem& problem, const Args& args) {
+  return {{{args.out, problem.layout_q, 64, "out"}, {args.dq, problem.layout_q, 64, "dq"}}};
+}
+
+Status add_maps(const Problem& problem, const BackwardConfig& config, const Args& args,
+                BackwardParams& params) {
+  TensorMap* const maps[] = {&params.q, &params.k, &params.v, &params.dout, &params.dk, &params.dv};
+  size_t n = 0;
+  for (const MapRequest& request : map_requests(problem, config, args)) {
+    Status status = cuda::make_tensor_map(spec_of(request), request.name, *maps[n++]);
+    if (!status.ok()) return status;
+  }
+  return {};
+}
+
+void add_rows(const Problem& problem, const Args& args, BackwardParams& params) {
+  params.out_rows = row_view(args.out, row_map(args.out, problem.layout_q));
+  params.dout_rows = row_view(args.dout, row_map(args.dout, problem.layout_q));
+  params.dq_rows = row_view(args.dq, row_map(args.dq, problem.layout_q));
+  params.lse = row_view(args.lse, row_statistics_map(args.lse, problem.layout_q));
+  if (problem.has_dlse) {
+    params.dlse = row_view(args.dlse, row_statistics_map(args.dlse, problem.layout_q));
+  }
+}
+
+void add_work(const Problem& problem, const BackwardConfig& config, int num_sms,
+              BackwardParams& params) {
+  params.batch = static_cast<int>(problem.batch);
+  params.num_heads = static_cast<int>(problem.num_heads_q);
+  params.num_heads_kv = static_cast<int>(problem.num_heads_kv);
+  params.group_size = static_cast<int>(problem.group_size());
+  params.seqlen_q = static_cast<int>(problem.seqlen_q);
+  params.seqlen_k = static_cast<int>(problem.seqlen_k);
+  params.num_tiles = static_cast<int>(num_tiles(problem, config));
+  params.num_blocks_n = static_cast<int>(divide_up(problem.seqlen_k, kBlockKeys));
+  const int64_t heads = problem.batch * problem.num_heads_kv;
+  params.num_items = static_cast<int>(params.num_blocks_n * heads);
+  const int64_t row_bytes = 6 * columns(config.head_dim) + 2 * columns(config.head_dim_v);
+  params.section_heads = static_cast<int>(
+      heads_within(kSectionBytes, problem.seqlen_q * problem.group_size() * row_bytes, heads));
+  params.section_heads = static_cast<int>(std::min<int64_t>(params.section_heads, heads));
+  params.num_sections = static_cast<int>(heads / params.section_heads);
+  params.is_shifted =
+      config.is_deterministic && config.mask == MaskForm::full && params.num_blocks_n <= num_sms;
+}
+
+void add_scale(const Problem& problem, BackwardParams& params) {
+  const double scale = problem.scale();
+  params.scale = static_cast<float>(scale);
+  params.scale_log2 = static_cast<float>(scale * kLog2eDouble);
+  params.inverse_scale = static_cast<float>(1 / scale);
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  params.hidden = scale > 0 ? -kInfinity : kInfinity;
+}
+
+Result<BackwardParams> make_params(const Problem& problem, const BackwardConfig& config,
+                                   const Args& args, int num_sms) {
+  BackwardParams params{};
+  if (Status status = check_reach(problem, config, args); !status.ok()) return status;
+  if (Status status = add_maps(problem, config, args, params); !status.ok()) return status;
+  add_rows(problem, args, params);
+  add_mask(problem.mask, params);
+  add_work(problem, config, num_sms, params);
+  add_scale(problem, params);
+  const BackwardWorkspace workspace = workspace_of(problem, config);
+  auto* const bytes = static_cast<std::byte*>(args.workspace);
+  params.start_lse = reinterpret_cast<float*>(bytes + workspace.start_lse);
+  params.start_delta = reinterpret_cast<float*>(bytes + workspace.start_delta);
+  params.dq_sum = reinterpret_cast<float*>(bytes + workspace.dq_sum);
+  if (config.is_deterministic) params.turns = reinterpret_cast<int*>(bytes + workspace.turns);
+  return params;
+}
+
+}  // namespace
+
+BackwardWorkspace workspace_of(const Problem& problem, const BackwardConfig& config) {
+  const auto tiles =
+      static_cast<size_t>(problem.batch * problem.num_heads_q * num_tiles(problem, config));
+  const size_t rows = tiles * static_cast<size_t>(config.block_m);
+  const auto aligned = [](size_t bytes) { return (bytes + 255) / 256 * 256; };
+  BackwardWorkspace workspace{};
+  workspace.start_delta = workspace.start_lse + aligned(rows * sizeof(float));
+  workspace.dq_sum = workspace.start_delta + aligned(rows * sizeof(float));
+  workspace.turns = workspace.dq_sum + tiles * static_cast<size_t>(num_units(config)) * kUnitBytes;
+  workspace.end =
+      workspace.turns + (config.is_deterministic ? aligned(tiles * sizeof(int)) : size_t{0});
+  return workspace;
+}
+
+Status check_reach(const Problem& problem, const BackwardConfig& config, const Args& args) {
+  const auto check = [](const MapRequest& request) {
+    return cuda::check_tensor_map(spec_of(request), request.name);
+  };
+  for (const MapRequest& request : map_requests(problem, config, args)) {
+    if (Status status = check(request); !status.ok()) return status;
+  }
+  for (const MapRequest& request : row_requests(problem, args)) {
+    if (Status status = check(request); !status.ok()) return status;
+  }
+  return {};
+}
+
+Result<std::vector<cuda::Step>> make_steps(const Problem& problem, const BackwardConfig& config,
+                                           const Args& args, int num_sms) {
+  const Result<BackwardParams> made = make_params(problem, config, args, num_sms);
+  if (!made.ok()) return made.status();
+  const BackwardParams& params = made.value();
+  const auto step_of = [&](BackwardPass pass, int64_t blocks) {
+    cuda::Step step;
+    step.kernel = static_cast<size_t>(pass);
+    step.grid.x = static_cast<unsigned>(blocks);
+    step.params.resize(sizeof params);
+    std::memcpy(step.params.data(), &params, sizeof params);
+    return step;
+  };
+  const int64_t row_blocks = divide_up(int64_t{params.num_tiles} * config.block_m, kPrepareTokens);
+  const int64_t head_blocks = divide_up(params.num_heads, kPrepareHeads);
+  const cuda::Step prepare =
+      step_of(BackwardPass::prepare, params.batch * row_blocks * head_blocks);
+  // Blocks that wait for each other in a ring must all run at one time, and then walk the items.
+  cuda::Step backward = step_of(BackwardPass::backward, params.num_items);
+  if (params.is_shifted) {
+    backward.grid.x = static_cast<unsigned>(std::min(params.num_items, num_sms));
+    backward.is_cooperative = true;
+  } else {
+    backward.is_programmatic = true;
+  }
+  cuda::Step convert =
+      step_of(BackwardPass::convert, int64_t{params.batch} * params.num_heads * params.num_tiles);
+  convert.is_programmatic = true;
+  return std::vector<cuda::Step>{prepare, backward, convert};
+}
+
+}  // namespace sirdar::sm90

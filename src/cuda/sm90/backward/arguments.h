@@ -1,0 +1,32 @@
+// From a call's views to the parameters of a backward pass.
+#pragma once
+
+#include "cuda/sm90/backward/config.h"
+#include "cuda/sm90/backward/params.h"
+#include "cuda/steps.h"
+
+#include <sirdar/plan.hpp>
+
+#include <vector>
+
+namespace sirdar::sm90 {
+
+// What lies where in the workspace, in bytes.
+struct BackwardWorkspace {
+  size_t start_lse, start_delta, dq_sum, turns, end;
+};
+BackwardWorkspace workspace_of(const Problem& problem, const BackwardConfig& config);
+
+// Ok, or which of the tensors the kernels cannot reach, and why: addresses and strides are the
+// caller's.
+Status check_reach(const Problem& problem, const BackwardConfig& config, const Args& args);
+
+// The kernels in the order of their launches.
+enum class BackwardPass : int { prepare, backward, convert };
+
+// The arguments must have been validated, and there must be rows and keys. Refuses what
+// check_reach() does. num_sms: thread blocks that run at one time.
+Result<std::vector<cuda::Step>> make_steps(const Problem& problem, const BackwardConfig& config,
+                                           const Args& args, int num_sms);
+
+}  // namespace sirdar::sm90

@@ -1,0 +1,196 @@
+// The host half of the Hopper backward: what it takes, which kernels, and three launches.
+#include "cuda/sm90/backward/backward.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/log.h"
+#include "cuda/context.h"
+#include "cuda/rows/backward/backward.h"
+#include "cuda/sm90/backward/arguments.h"
+#include "cuda/sm90/backward/choose.h"
+#include "cuda/sm90/enum_words.h"
+#include "jit/source.h"
+#include "plan/config_fields.h"
+
+namespace sirdar::sm90 {
+namespace {
+
+constexpr int64_t kMaxSeqlen = int64_t{1} << 28;  // positions and sums of four are 32-bit
+constexpr int64_t kMaxBlocks = int64_t{1} << 30;
+constexpr int kMaxHeadDim = 128;
+constexpr double kLeastScale = 1e-20;  // lse is divided by it
+
+Status unsupported(std::string reason) { return {StatusCode::unsupported, std::move(reason)}; }
+
+Status supports(const Problem& problem, const Device& device) {
+  if (problem.op != Op::backward) return unsupported("computes gradients only");
+  if (device.kind != DeviceKind::cuda) {
+    return unsupported(fmt::format("runs on a Hopper GPU, and {} is a CPU", device.name));
+  }
+  if (device.arch != 90) {
+    return unsupported(
+        fmt::format("uses instructions of sm_90 alone, and {} is sm_{}", device.name, device.arch));
+  }
+  const int64_t widest = std::max(problem.head_dim, problem.value_dim());
+  if (problem.head_dim % 8 != 0 || problem.value_dim() % 8 != 0 || widest > kMaxHeadDim) {
+    return unsupported(
+        fmt::format("takes head_dim and head_dim_v that are multiples of 8 up to {}, "
+                    "not {} and {}",
+                    kMaxHeadDim, problem.head_dim, problem.value_dim()));
+  }
+  if (problem.seqlen_q < 1 || problem.seqlen_k < 1) {
+    return unsupported("takes at least one query row and one key");
+  }
+  if (std::max(problem.seqlen_q, problem.seqlen_k) > kMaxSeqlen) {
+    return unsupported(fmt::format("takes up to {} rows", kMaxSeqlen));
+  }
+  const int64_t tiles = (problem.seqlen_q / 32 + 1) * problem.num_heads_q;
+  const int64_t blocks = (problem.seqlen_k / kBlockKeys + 1) * problem.num_heads_kv;
+  if (std::max(tiles, blocks) * problem.batch > kMaxBlocks) {
+    return unsupported(fmt::format("takes up to {} blocks of 32 query rows", kMaxBlocks));
+  }
+  if (std::abs(problem.scale()) < kLeastScale) {
+    return unsupported(fmt::format("takes a softmax_scale of at least {:g}, not {:g}", kLeastScale,
+                                   problem.scale()));
+  }
+  return {};
+}
+
+Result<Config> configure(const Problem& problem, const Device&, const PlanOptions& options) {
+  const BackwardConfig chosen = choose_backward_config(problem);
+  BackwardConfig config = chosen;
+  if (Status status = override_fields(config, options.knobs); !status.ok()) return status;
+  const bool is_same_problem =
+      config.element == chosen.element && config.head_dim == chosen.head_dim &&
+      config.head_dim_v == chosen.head_dim_v && config.mask == chosen.mask &&
+      config.is_deterministic == chosen.is_deterministic;
+  if (!is_same_problem || !is_valid(config)) {
+    return Status(StatusCode::invalid_argument,
+                  fmt::format("knobs: '{}' is not a kernel for this problem: tiles must fit {} "
+                              "bytes of shared memory (these take {}), and only block_m, stages, "
+                              "slots and packs_products may differ; change a field.",
+                              print_fields(config), 232448, shared_bytes(config)),
+                  "knobs");
+  }
+  return Config::of(config);
+}
+
+std::string print(const Config& config) { return print_fields(config.as<BackwardConfig>()); }
+
+size_t workspace_bytes(const Problem& problem, const Config& config) {
+  const size_t own = workspace_of(problem, config.as<BackwardConfig>()).end;
+  return std::max(own, rows::backward_workspace_bytes(problem));
+}
+
+KernelSource source_of(const BackwardConfig& config) {
+  KernelSource source;
+  source.header = "cuda/sm90/backward/backward.cuh";
+  source.scope = "sirdar::sm90";
+  source.config_type = "BackwardConfig";
+  source.config_text = jit::config_text(config, source.config_type);
+  source.function = "backward";
+  source.params_type = "BackwardParams";
+  source.entry = entry_name(config);
+  source.threads = kBackwardThreads;
+  source.shared_bytes = shared_bytes(config);
+  return source;
+}
+
+// Of a kernel whose config holds that of the backward.
+KernelSource companion_of(const KernelSource& backward, std::string type, std::string function) {
+  KernelSource source = backward;
+  source.config_text = fmt::format("{{{}}}", backward.config_text);
+  source.config_type = std::move(type);
+  source.entry += "_" + function;
+  source.function = std::move(function);
+  return source;
+}
+
+// As BackwardPass lists them.
+std::vector<KernelSource> kernel_sources(const BackwardConfig& config) {
+  const KernelSource backward = source_of(config);
+  KernelSource prepare = companion_of(backward, "PrepareConfig", "prepare");
+  prepare.threads = kPrepareThreads;
+  prepare.min_blocks = 4;
+  prepare.shared_bytes = shared_bytes(PrepareConfig{config});
+  KernelSource convert = companion_of(backward, "ConvertConfig", "convert");
+  convert.threads = kConvertThreads;
+  convert.min_blocks = 8;
+  convert.shared_bytes = shared_bytes(ConvertConfig{config});
+  return {prepare, backward, convert};
+}
+
+Result<std::vector<KernelSource>> kernels(const Problem&, const Config& config) {
+  return kernel_sources(config.as<BackwardConfig>());
+}
+
+struct Prepared {
+  explicit Prepared(const Problem& problem) : rows(problem) {}
+
+  cuda::PlanKernels kernels;
+  rows::BackwardLauncher rows;  // for tensors that TMA cannot reach
+};
+
+std::shared_ptr<const void> prepare(const Problem& problem) {
+  return std::make_shared<Prepared>(problem);
+}
+
+Prepared& own_of(const Plan::State& state) {
+  return *static_cast<Prepared*>(const_cast<void*>(state.prepared.get()));
+}
+
+Status warm_up(const Plan::State& state) {
+  return own_of(state).kernels.load(kernel_sources(state.config.as<BackwardConfig>()), state.device,
+                                    state.problem);
+}
+
+// What has other strides than TMA's is computed all the same, by kernels that take any.
+Status run_rows(const Plan::State& state, const Args& args, Stream stream, const Status& reason) {
+  log_once(LogLevel::notice, "rows: " + state.problem.str(),
+           fmt::format("'{}' is computed by cuda.rows.backward, which is slower ({}).",
+                       state.problem.str(), reason.message()));
+  return own_of(state).rows.run(state, args, stream);
+}
+
+Status run(const Plan::State& state, const Args& args, Stream stream) {
+  const BackwardConfig config = state.config.as<BackwardConfig>();
+  if (const Status reach = check_reach(state.problem, config, args); !reach.ok()) {
+    return run_rows(state, args, stream, reach);
+  }
+  const Result<const cuda::Driver*> driver = cuda::driver();
+  if (!driver.ok()) return driver.status();
+  // Tensor maps are encoded in a context too.
+  const Result<cuda::ContextScope> scope =
+      cuda::ContextScope::of_stream(*driver.value(), state.device.index, stream);
+  if (!scope.ok()) return scope.status();
+  const Result<std::vector<cuda::Step>> steps =
+      make_steps(state.problem, config, args, state.device.num_sms);
+  if (!steps.ok()) return steps.status();
+  if (Status status = warm_up(state); !status.ok()) return status;
+  return own_of(state).kernels.run(steps.value(), state.problem, stream);
+}
+
+}  // namespace
+
+const Implementation kBackward = {
+    .name = "cuda.sm90.backward",
+    .understands = feature::backward | feature::gqa | feature::head_dim_v | feature::causal |
+                   feature::window | feature::chunk | feature::dlse | feature::top_left |
+                   feature::dtype_bf16 | feature::dtype_fp16,
+    .note =
+        "tensors whose addresses or strides are no multiples of 16 bytes, or whose strides are "
+        "negative, are computed by cuda.rows.backward, which is slower",
+    .supports = supports,
+    .configure = configure,
+    .print = print,
+    .workspace_bytes = workspace_bytes,
+    .prepare = prepare,
+    .kernels = kernels,
+    .warm_up = warm_up,
+    .run = run,
+};
+
+}  // namespace sirdar::sm90

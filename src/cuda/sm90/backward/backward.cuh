@@ -1,0 +1,43 @@
+// The Hopper backward: a thread block has 128 keys of a K/V head and walks the query tiles of all
+// heads of its group. README.md has the plan, the barriers and the measurements. Device half;
+// backward.cc fills the parameters.
+#pragma once
+
+#include "cuda/sm90/backward/convert.cuh"
+#include "cuda/sm90/backward/helpers.cuh"
+#include "cuda/sm90/backward/key_gradient.cuh"
+#include "cuda/sm90/backward/prepare.cuh"
+#include "cuda/sm90/backward/query_gradient.cuh"
+
+namespace sirdar::sm90 {
+
+template <BackwardConfig config>
+SIRDAR_DEVICE void backward(const BackwardParams& params) {
+  static_assert(is_valid(config));
+  // Swizzled tiles want 1024-byte alignment; shared_bytes() pays for it.
+  const BackwardShared<config> shared{(ptx::dynamic_shared() + 1023) & ~1023u};
+  const int thread = ptx::thread_idx_x();
+  const int warpgroup = ptx::uniform(thread / 128);
+  if (thread == 0) init_barriers(shared);
+  ptx::syncthreads();
+  ptx::griddepcontrol_wait();
+  if (warpgroup == 0) {
+    ptx::setmaxnreg_dec<kHelperRegisters>();
+    const int warp = ptx::uniform(thread / 32);
+    if (thread % 32 == 0) {
+      if (warp == 0) {
+        Loader<config>{params, shared}.run();
+      } else if (warp <= num_reducers(config)) {
+        Reducer<config>{params, shared, warp - 1}.run();
+      }
+    }
+  } else if (warpgroup == 1) {
+    ptx::setmaxnreg_dec<kQueryRegisters>();
+    QueryGradient<config>(params, shared, thread % 128).run();
+  } else {
+    ptx::setmaxnreg_inc<kKeyRegisters>();
+    KeyGradient<config>(params, shared, warpgroup - 2, thread % 128).run();
+  }
+}
+
+}  // namespace sirdar::sm90

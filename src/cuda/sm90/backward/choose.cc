@@ -1,0 +1,36 @@
+#include "cuda/sm90/backward/choose.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cuda/sm90/arguments.h"
+
+namespace sirdar::sm90 {
+
+BackwardConfig choose_backward_config(const Problem& problem) {
+  BackwardConfig config;
+  config.element = problem.dtype_q == DType::fp16 ? Element::fp16 : Element::bf16;
+  config.head_dim = static_cast<int>(problem.head_dim);
+  config.head_dim_v = static_cast<int>(problem.value_dim());
+  config.mask = mask_form(problem.mask);
+  config.is_deterministic = problem.deterministic;
+  // As many stages as there is room for.
+  if (std::max(config.head_dim, config.head_dim_v) <= 64) {
+    config.block_m = 128;
+    config.num_stages_dout = 2;
+  }
+  return config;
+}
+
+std::string entry_name(const BackwardConfig& config) {
+  std::string name = fmt::format(
+      "sirdar_bwd_{}_d{}", config.element == Element::bf16 ? "bf16" : "fp16", config.head_dim);
+  if (config.head_dim_v != config.head_dim) name += fmt::format("_dv{}", config.head_dim_v);
+  if (config.mask == MaskForm::upper) name += "_causal";
+  if (config.mask == MaskForm::interval) name += "_interval";
+  if (!config.is_deterministic) name += "_free";
+  return name;
+}
+
+}  // namespace sirdar::sm90

@@ -1,0 +1,114 @@
+// What changes the instructions, registers or shared memory of the Hopper backward, and nothing
+// else. Read by g++, clang and NVRTC. Lengths, strides, head counts and scales are BackwardParams.
+#pragma once
+
+#include "cuda/sm90/tile.h"
+
+namespace sirdar::sm90 {
+
+struct BackwardConfig {
+  Element element = Element::bf16;
+  int head_dim = 128, head_dim_v = 128;       // multiples of 8 up to 128
+  int block_m = 64;                           // query rows per tile, 64 or 128
+  int num_stages_q = 3, num_stages_dout = 3;  // tiles in shared memory
+  int num_slots = 2;                          // of 16 KiB, for dQ on its way to memory
+  MaskForm mask = MaskForm::full;
+  bool is_deterministic = true;  // dQ is added up in one order, whatever runs when
+  bool packs_products = false;   // dS = P (dP - delta) in 16 bits instead of fp32
+
+  bool operator==(const BackwardConfig&) const = default;
+};
+
+// The one list of the fields: printing, parsing, hashing and emitting use it.
+template <class C, class Visit>
+requires requires(const C& c) { c.num_stages_dout; }
+constexpr void fields(C& c, Visit visit) {
+  visit("element", c.element);
+  visit("head_dim", c.head_dim);
+  visit("head_dim_v", c.head_dim_v);
+  visit("block_m", c.block_m);
+  visit("num_stages_q", c.num_stages_q);
+  visit("num_stages_dout", c.num_stages_dout);
+  visit("num_slots", c.num_slots);
+  visit("mask", c.mask);
+  visit("is_deterministic", c.is_deterministic);
+  visit("packs_products", c.packs_products);
+}
+
+inline constexpr int kBlockKeys = 128;          // keys of a thread block: 64 a warpgroup
+inline constexpr int kBackwardThreads = 512;    // loads and stores, dQ, two of dK and dV
+inline constexpr int kUnitBytes = 64 * 64 * 4;  // dQ travels in units of 64 rows and columns
+inline constexpr int kUnitFloats = 64 * 64;
+
+// Registers of a thread, by setmaxnreg: 512 in all for the four warpgroups.
+inline constexpr int kHelperRegisters = 24, kQueryRegisters = 64, kKeyRegisters = 208;
+
+// Units of one query tile.
+constexpr int num_units(const BackwardConfig& c) {
+  return c.block_m / 64 * (columns(c.head_dim) / 64);
+}
+// Warps that bring units to memory. In a fixed order each waits until what it added is there, so
+// three take tiles in turn.
+constexpr int num_reducers(const BackwardConfig& c) { return c.is_deterministic ? 3 : 1; }
+// A barrier of a filled slot is waited for by one warp only, which sees every phase of it.
+constexpr int num_unit_barriers(const BackwardConfig& c) {
+  return c.is_deterministic ? num_reducers(c) * num_units(c) : c.num_slots;
+}
+
+constexpr int k_bytes(const BackwardConfig& c) { return 2 * kBlockKeys * columns(c.head_dim); }
+constexpr int v_bytes(const BackwardConfig& c) { return 2 * kBlockKeys * columns(c.head_dim_v); }
+constexpr int q_bytes(const BackwardConfig& c) { return 2 * c.block_m * columns(c.head_dim); }
+constexpr int dout_bytes(const BackwardConfig& c) { return 2 * c.block_m * columns(c.head_dim_v); }
+constexpr int ds_bytes(const BackwardConfig& c) { return 2 * kBlockKeys * c.block_m; }
+constexpr int row_bytes(const BackwardConfig& c) { return 4 * c.block_m; }  // a float a row
+
+// Offsets from a base that is aligned to 1024 bytes.
+struct BackwardMap {
+  int k, v, q, dout, ds, slots, lse, delta, barriers, end;
+};
+inline constexpr int kNumDs = 2;  // tiles of dS between the warpgroups
+constexpr int num_barriers(const BackwardConfig& c) {
+  return 3 + 2 * (c.num_stages_q + c.num_stages_dout + kNumDs) + num_unit_barriers(c) + c.num_slots;
+}
+constexpr BackwardMap shared_map(const BackwardConfig& c) {
+  BackwardMap map{};
+  map.v = map.k + k_bytes(c);
+  map.q = map.v + v_bytes(c);
+  map.dout = map.q + c.num_stages_q * q_bytes(c);
+  map.ds = map.dout + c.num_stages_dout * dout_bytes(c);
+  map.slots = map.ds + kNumDs * ds_bytes(c);
+  map.lse = map.slots + c.num_slots * kUnitBytes;
+  map.delta = map.lse + c.num_stages_q * row_bytes(c);
+  map.barriers = map.delta + c.num_stages_dout * row_bytes(c);
+  map.end = map.barriers + 8 * num_barriers(c);
+  return map;
+}
+// With what it takes to align the base.
+constexpr int shared_bytes(const BackwardConfig& c) {
+  return round_up(shared_map(c).end, 128) + 1024;
+}
+
+constexpr bool is_valid(const BackwardConfig& c) {
+  const bool has_shape = c.head_dim % 8 == 0 && c.head_dim_v % 8 == 0 && c.head_dim > 0 &&
+                         c.head_dim_v > 0 && c.head_dim <= 128 && c.head_dim_v <= 128 &&
+                         (c.block_m == 64 || c.block_m == 128);
+  const bool fits_registers = c.block_m == 64 || (c.head_dim <= 64 && c.head_dim_v <= 64);
+  return has_shape && fits_registers && c.num_stages_q >= 1 && c.num_stages_dout >= 1 &&
+         c.num_slots >= 1 && c.num_slots <= num_unit_barriers(c) && shared_bytes(c) <= 232448;
+}
+
+// The kernels before and behind it.
+struct PrepareConfig {
+  BackwardConfig backward;
+};
+struct ConvertConfig {
+  BackwardConfig backward;
+};
+inline constexpr int kPrepareThreads = 256, kConvertThreads = 128;
+inline constexpr int kPrepareTokens = 32, kPrepareHeads = 16;  // of one thread block
+constexpr int shared_bytes(const PrepareConfig&) {
+  return 4 * kPrepareHeads * (kPrepareTokens + 1);
+}
+constexpr int shared_bytes(const ConvertConfig&) { return 0; }
+
+}  // namespace sirdar::sm90

@@ -1,0 +1,54 @@
+// The kernel behind: dQ from the sums in memory, which lie as accumulators do, to the caller's
+// rows.
+#pragma once
+
+#include "cuda/sm90/backward/config.h"
+#include "cuda/sm90/backward/work.cuh"
+#include "cuda/sm90/fragment.cuh"
+
+namespace sirdar::sm90 {
+
+// A block takes the units of one query tile, a warp 16 rows of each.
+template <ConvertConfig config>
+SIRDAR_DEVICE void convert(const BackwardParams& params) {
+  constexpr BackwardConfig kBackward = config.backward;
+  constexpr int kUnits = num_units(kBackward), kChunks = columns(kBackward.head_dim) / 64;
+  ptx::griddepcontrol_wait();
+  const int index = ptx::block_idx_x(), thread = ptx::thread_idx_x(), lane = thread % 32;
+  const int batch_head = index / params.num_tiles, tile = index - batch_head * params.num_tiles;
+  const int batch = batch_head / params.num_heads, head = batch_head - batch * params.num_heads;
+  const bool is_written = !kBackward.is_deterministic || has_adders<kBackward>(params, tile);
+  const RowView& view = params.dq_rows;
+  uint16_t* const rows =
+      static_cast<uint16_t*>(view.data) + batch * view.stride_batch + head * view.stride_head;
+  SIRDAR_NO_UNROLL
+  for (int unit = 0; unit < kUnits; ++unit) {
+    const float* const sums =
+        params.dq_sum + (static_cast<long long>(index) * kUnits + unit) * kUnitFloats + 4 * thread;
+    uint32_t words[16];  // columns 8 i + 2 (lane % 4) of row r, then of row r + 8
+    SIRDAR_UNROLL
+    for (int i = 0; i < 8; ++i) {
+      ptx::Int4 four{0, 0, 0, 0};
+      if (is_written) four = ptx::load_constant_int4(sums + 512 * i);
+      const auto value = [&](int bits) {
+        return ptx::float_of(static_cast<uint32_t>(bits)) * params.scale;
+      };
+      words[i] = pack<kBackward.element>(value(four.x), value(four.y));
+      words[8 + i] = pack<kBackward.element>(value(four.z), value(four.w));
+    }
+    SIRDAR_UNROLL
+    for (int part = 0; part < 4; ++part) {  // 32 columns of the upper row, of the lower one
+      const int lower = part / 2, first = 8 * lower + 4 * (part % 2);
+      const int row = tile * kBackward.block_m + unit / kChunks * 64 + 16 * (thread / 32) +
+                      lane / 4 + 8 * lower;
+      const int column = unit % kChunks * 64 + 32 * (part % 2) + 8 * (lane % 4);
+      const ptx::Int4 piece =
+          gather_row(lane, {words[first], words[first + 1], words[first + 2], words[first + 3]});
+      if (row < params.seqlen_q && column < kBackward.head_dim) {
+        *reinterpret_cast<ptx::Int4*>(rows + row * view.stride_row + column) = piece;
+      }
+    }
+  }
+}
+
+}  // namespace sirdar::sm90

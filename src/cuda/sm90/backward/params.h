@@ -1,0 +1,36 @@
+// The run-time arguments of one backward pass, by value: its three kernels take the same. The host
+// half fills them.
+#pragma once
+
+#include "cuda/sm90/views.h"
+#include "shared/tensor_map.h"
+
+namespace sirdar::sm90 {
+
+struct BackwardParams {
+  // Axes, fastest first: column, row, head, batch. Boxes: 64 columns by block_m (q, dout), 128
+  // (k, v) or 64 (dk, dv) rows.
+  TensorMap q, k, v, dout, dk, dv;
+  RowView out_rows, dout_rows, dq_rows;
+  RowView lse, dlse;  // fp32; dlse null where there is none
+  // Workspace. A tile has block_m rows; rows that do not exist have a weight of 0.
+  float* start_lse;    // [batch][num_heads][num_tiles][block_m]: -lse / scale
+  float* start_delta;  // the same: -delta
+  // [batch][num_heads][num_tiles][unit][64 * 64], units in the order of accumulators: thread t's
+  // registers 4 k to 4 k + 3 at 512 k + 4 t.
+  float* dq_sum;
+  int* turns;  // [batch][num_heads][num_tiles]: key blocks that have been added; null: any order
+  int batch, num_heads, num_heads_kv, group_size;
+  int seqlen_q, seqlen_k;
+  int num_tiles, num_blocks_n, num_items;  // of queries; of keys; of keys of all K/V heads
+  int section_heads, num_sections;  // longest first within this many K/V heads, that many times
+  int is_shifted;  // key blocks begin at query tiles apart, and all of a head run at one time
+  int window_left, window_right;  // keys besides the diagonal; causal: right is 0
+  int chunk;
+  int is_top_left;
+  float scale, scale_log2;  // softmax_scale; times log2(e)
+  float inverse_scale;
+  float hidden;  // the score of a pair that is not seen: its weight is 0
+};
+
+}  // namespace sirdar::sm90

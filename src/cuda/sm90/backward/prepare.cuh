@@ -1,0 +1,134 @@
+// The kernel before: of each query row -lse / scale and -delta, delta = dO . O - dlse, as the
+// products' accumulators begin with; and zeros where others add.
+#pragma once
+
+#include "cuda/sm90/backward/config.h"
+#include "cuda/sm90/backward/params.h"
+#include "cuda/sm90/fragment.cuh"
+
+namespace sirdar::sm90 {
+
+// Sum of the products of eight elements each.
+template <Element kElement>
+SIRDAR_DEVICE float dot_of_eight(const ptx::Int4& a, const ptx::Int4& b) {
+  const int x[4] = {a.x, a.y, a.z, a.w}, y[4] = {b.x, b.y, b.z, b.w};
+  float sum = 0;
+  SIRDAR_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    const FloatPair u = unpack<kElement>(static_cast<uint32_t>(x[i])),
+                    v = unpack<kElement>(static_cast<uint32_t>(y[i]));
+    sum = ptx::fma_of(u.low, v.low, sum);
+    sum = ptx::fma_of(u.high, v.high, sum);
+  }
+  return sum;
+}
+
+// A block takes 32 rows of 16 heads, in the order of memory, and writes them head by head.
+template <PrepareConfig config>
+struct Prepare {
+  static constexpr BackwardConfig kBackward = config.backward;
+  static constexpr int kLanes = columns(kBackward.head_dim_v) / 8;  // of a row
+  static constexpr int kRowsOfPass = kPrepareThreads / kLanes;
+
+  const BackwardParams& params;
+  int thread;
+  int batch, first_head, first_row;
+
+  SIRDAR_DEVICE static const uint16_t* at(const RowView& view, int batch, int head, int row) {
+    return static_cast<const uint16_t*>(view.data) + batch * view.stride_batch +
+           head * view.stride_head + row * view.stride_row;
+  }
+  SIRDAR_DEVICE static float scalar(const RowView& view, int batch, int head, int row) {
+    return static_cast<const float*>(
+        view.data)[batch * view.stride_batch + head * view.stride_head + row * view.stride_row];
+  }
+
+  // Eight elements of row i of the block and column 8 (thread % kLanes); zeros where it has none.
+  SIRDAR_DEVICE ptx::Int4 load(const RowView& view, int i) const {
+    const int column = 8 * (thread % kLanes);
+    const int head = first_head + i % kPrepareHeads, row = first_row + i / kPrepareHeads;
+    if (head >= params.num_heads || row >= params.seqlen_q || column >= kBackward.head_dim_v) {
+      return {0, 0, 0, 0};
+    }
+    return ptx::load_constant_int4(at(view, batch, head, row) + column);
+  }
+
+  // To shared memory, [head][row]. Several rows are asked for before the first is used.
+  SIRDAR_DEVICE void reduce_rows(uint32_t sums) const {
+    constexpr int kAhead = 4;
+    SIRDAR_NO_UNROLL
+    for (int first = thread / kLanes; first < kPrepareTokens * kPrepareHeads;
+         first += kAhead * kRowsOfPass) {
+      ptx::Int4 out[kAhead], dout[kAhead];
+      SIRDAR_UNROLL
+      for (int n = 0; n < kAhead; ++n) {
+        out[n] = load(params.out_rows, first + n * kRowsOfPass);
+        dout[n] = load(params.dout_rows, first + n * kRowsOfPass);
+      }
+      SIRDAR_UNROLL
+      for (int n = 0; n < kAhead; ++n) {
+        float sum = dot_of_eight<kBackward.element>(out[n], dout[n]);
+        SIRDAR_UNROLL
+        for (int mask = 1; mask < kLanes; mask *= 2) sum += ptx::shfl_xor(sum, mask);
+        const int i = first + n * kRowsOfPass;
+        const int place = i % kPrepareHeads * (kPrepareTokens + 1) + i / kPrepareHeads;
+        if (thread % kLanes == 0) ptx::store_shared(sums + 4 * place, ptx::bits_of(sum));
+      }
+    }
+  }
+
+  SIRDAR_DEVICE void write_rows(uint32_t sums) const {
+    const int stored = params.num_tiles * kBackward.block_m;
+    for (int i = thread; i < kPrepareTokens * kPrepareHeads; i += kPrepareThreads) {
+      const int head = first_head + i / kPrepareTokens, row = first_row + i % kPrepareTokens;
+      if (head >= params.num_heads || row >= stored) continue;
+      const int place = i / kPrepareTokens * (kPrepareTokens + 1) + i % kPrepareTokens;
+      float lse = kMinusInfinity, delta = 0;
+      if (row < params.seqlen_q) {
+        lse = scalar(params.lse, batch, head, row);
+        delta = ptx::float_of(ptx::load_shared(sums + 4 * place));
+        if (params.dlse.data != nullptr) delta -= scalar(params.dlse, batch, head, row);
+      }
+      const long long index =
+          (static_cast<long long>(batch) * params.num_heads + head) * stored + row;
+      const bool is_empty = lse == kMinusInfinity;  // no key is seen, or there is no such row
+      params.start_lse[index] = is_empty ? params.hidden : -lse * params.inverse_scale;
+      params.start_delta[index] = is_empty ? 0.0f : -delta;
+    }
+  }
+
+  // Sums that others add to begin at 0, and turns.
+  SIRDAR_DEVICE void clear() const {
+    const long long tiles =
+        static_cast<long long>(params.batch) * params.num_heads * params.num_tiles;
+    const long long first = static_cast<long long>(ptx::block_idx_x()) * kPrepareThreads + thread;
+    const long long step = static_cast<long long>(ptx::grid_dim_x()) * kPrepareThreads;
+    if constexpr (kBackward.is_deterministic) {
+      for (long long i = first; i < tiles; i += step) params.turns[i] = 0;
+    } else {
+      const long long pieces = tiles * num_units(kBackward) * (kUnitBytes / 16);
+      ptx::Int4* const sums = reinterpret_cast<ptx::Int4*>(params.dq_sum);
+      for (long long i = first; i < pieces; i += step) sums[i] = ptx::Int4{0, 0, 0, 0};
+    }
+  }
+};
+
+template <PrepareConfig config>
+SIRDAR_DEVICE void prepare(const BackwardParams& params) {
+  constexpr int kM = config.backward.block_m;
+  ptx::griddepcontrol_launch_dependents();
+  const int row_blocks = (params.num_tiles * kM + kPrepareTokens - 1) / kPrepareTokens;
+  const int head_blocks = (params.num_heads + kPrepareHeads - 1) / kPrepareHeads;
+  const int rest = ptx::block_idx_x() / head_blocks;
+  const int batch = rest / row_blocks;
+  const Prepare<config> rows{params, ptx::thread_idx_x(), batch,
+                             (ptx::block_idx_x() - rest * head_blocks) * kPrepareHeads,
+                             (rest - batch * row_blocks) * kPrepareTokens};
+  const uint32_t sums = ptx::dynamic_shared();
+  rows.clear();
+  rows.reduce_rows(sums);
+  ptx::syncthreads();
+  rows.write_rows(sums);
+}
+
+}  // namespace sirdar::sm90

@@ -1,0 +1,94 @@
+// The warpgroup of dQ: for each query tile dS K over the block's 128 keys, in units of 64 rows and
+// columns, each of which leaves through a slot of shared memory.
+#pragma once
+
+#include "cuda/sm90/backward/shared.cuh"
+#include "cuda/sm90/backward/work.cuh"
+#include "cuda/sm90/fragment.cuh"
+
+namespace sirdar::sm90 {
+
+template <BackwardConfig config>
+struct QueryGradient {
+  static constexpr int kUnits = num_units(config), kChunks = columns(config.head_dim) / 64,
+                       kBarriers = num_unit_barriers(config);
+  static constexpr ptx::MmaType kType = kMmaType<config.element>;
+
+  const BackwardParams& params;
+  BackwardShared<config> s;
+  int thread, lane;
+  float sum[32];
+  RingPosition<kNumDs> ds_ring;
+  RingPosition<config.num_slots> slot_ring;
+  int barrier = 0;  // of the next unit
+
+  SIRDAR_DEVICE QueryGradient(const BackwardParams& p, BackwardShared<config> shared, int index)
+      : params(p), s(shared), thread(index), lane(index % 32) {}
+
+  // Both operands lie with their keys as rows, 16 a step.
+  template <int kFirst, int kLast>
+  SIRDAR_DEVICE void multiply_steps(uint64_t ds, uint64_t k) {
+    ptx::wgmma_fence();
+    SIRDAR_UNROLL
+    for (int step = kFirst; step < kLast; ++step) {
+      ptx::Wgmma<64>::template ss<kType, 1, 1>(sum, ds + step * 128, k + step * 128,
+                                               step > kFirst ? 1 : 0);
+    }
+    ptx::wgmma_commit_group();
+    ptx::wgmma_wait_group<0>();
+  }
+
+  // What a half of the keys does not see it has not written. Whole regions from fence to wait are
+  // there for each case: ptxas adds fences where a product stands under a branch.
+  SIRDAR_DEVICE void multiply(const KeyBlock& block, int tile, int unit) {
+    const uint64_t ds = ptx::wgmma_descriptor(
+        s.ds(ds_ring.stage) + unit / kChunks * (kBlockKeys * 128), kBlockKeys * 128, 1024);
+    const uint64_t k =
+        ptx::wgmma_descriptor(s.k() + unit % kChunks * (kBlockKeys * 128), kBlockKeys * 128, 1024);
+    ptx::registers_ready(sum);
+    if (is_blind<config>(params, block, tile, 1)) {
+      multiply_steps<0, 4>(ds, k);
+    } else if (is_blind<config>(params, block, tile, 0)) {
+      multiply_steps<4, 8>(ds, k);
+    } else {
+      multiply_steps<0, 8>(ds, k);
+    }
+    ptx::registers_ready(sum);
+  }
+
+  SIRDAR_DEVICE void stage() {
+    ptx::mbarrier_wait(s.slot_empty(slot_ring.stage), slot_ring.parity ^ 1);
+    const uint32_t dst = s.unit(slot_ring.stage) + thread * 16;
+    SIRDAR_UNROLL
+    for (int k = 0; k < 8; ++k) {
+      const auto bits = [&](int i) { return static_cast<int>(ptx::bits_of(sum[4 * k + i])); };
+      ptx::store_shared(dst + k * 2048, ptx::Int4{bits(0), bits(1), bits(2), bits(3)});
+    }
+    ptx::fence_proxy_async_shared();
+    ptx::syncwarp();
+    if (lane == 0) ptx::mbarrier_arrive(s.unit_full(barrier));
+    slot_ring.advance();
+    if (++barrier == kBarriers) barrier = 0;
+  }
+
+  SIRDAR_DEVICE void run() {
+    int parity = 0;  // of K
+    for (int item = ptx::block_idx_x(); item < params.num_items; item += ptx::grid_dim_x()) {
+      const KeyBlock block = block_of<config>(params, item);
+      ptx::mbarrier_wait(s.k_full(), parity);
+      parity ^= 1;
+      for (TileWalk walk(block, params.group_size); !walk.is_done(); walk.advance()) {
+        ptx::mbarrier_wait(s.ds_full(ds_ring.stage), ds_ring.parity);
+        SIRDAR_UNROLL
+        for (int unit = 0; unit < kUnits; ++unit) {
+          multiply(block, walk.tile, unit);
+          if (unit == kUnits - 1 && lane == 0) ptx::mbarrier_arrive(s.ds_empty(ds_ring.stage));
+          stage();
+        }
+        ds_ring.advance();
+      }
+    }
+  }
+};
+
+}  // namespace sirdar::sm90

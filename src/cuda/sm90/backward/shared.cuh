@@ -1,0 +1,71 @@
+// Addresses in shared memory, and the barriers that hand tiles over.
+#pragma once
+
+#include "cuda/sm90/backward/config.h"
+#include "cuda/sm90/ring.cuh"
+#include "ptx/all.cuh"
+
+namespace sirdar::sm90 {
+
+template <BackwardConfig config>
+struct BackwardShared {
+  static constexpr BackwardMap kMap = shared_map(config);
+  static constexpr int kQ = config.num_stages_q, kO = config.num_stages_dout,
+                       kUnits = num_unit_barriers(config);
+  uint32_t base;
+
+  SIRDAR_DEVICE uint32_t k() const { return base + kMap.k; }
+  SIRDAR_DEVICE uint32_t v() const { return base + kMap.v; }
+  SIRDAR_DEVICE uint32_t q(int stage) const { return base + kMap.q + stage * q_bytes(config); }
+  SIRDAR_DEVICE uint32_t dout(int stage) const {
+    return base + kMap.dout + stage * dout_bytes(config);
+  }
+  SIRDAR_DEVICE uint32_t ds(int slot) const { return base + kMap.ds + slot * ds_bytes(config); }
+  SIRDAR_DEVICE uint32_t unit(int slot) const { return base + kMap.slots + slot * kUnitBytes; }
+  SIRDAR_DEVICE uint32_t lse(int stage) const {
+    return base + kMap.lse + stage * row_bytes(config);
+  }
+  SIRDAR_DEVICE uint32_t delta(int stage) const {
+    return base + kMap.delta + stage * row_bytes(config);
+  }
+
+  SIRDAR_DEVICE uint32_t bar(int index) const { return base + kMap.barriers + 8 * index; }
+  SIRDAR_DEVICE uint32_t k_full() const { return bar(0); }
+  SIRDAR_DEVICE uint32_t v_full() const { return bar(1); }
+  SIRDAR_DEVICE uint32_t kv_empty() const { return bar(2); }
+  SIRDAR_DEVICE uint32_t q_full(int i) const { return bar(3 + i); }
+  SIRDAR_DEVICE uint32_t q_empty(int i) const { return bar(3 + kQ + i); }
+  SIRDAR_DEVICE uint32_t dout_full(int i) const { return bar(3 + 2 * kQ + i); }
+  SIRDAR_DEVICE uint32_t dout_empty(int i) const { return bar(3 + 2 * kQ + kO + i); }
+  SIRDAR_DEVICE uint32_t ds_full(int i) const { return bar(3 + 2 * (kQ + kO) + i); }
+  SIRDAR_DEVICE uint32_t ds_empty(int i) const { return bar(3 + 2 * (kQ + kO) + kNumDs + i); }
+  SIRDAR_DEVICE uint32_t unit_full(int i) const { return bar(3 + 2 * (kQ + kO + kNumDs) + i); }
+  SIRDAR_DEVICE uint32_t slot_empty(int i) const {
+    return bar(3 + 2 * (kQ + kO + kNumDs) + kUnits + i);
+  }
+};
+
+// One thread. README.md says who arrives.
+template <BackwardConfig config>
+SIRDAR_DEVICE void init_barriers(const BackwardShared<config>& s) {
+  ptx::mbarrier_init(s.k_full(), 1);
+  ptx::mbarrier_init(s.v_full(), 1);
+  ptx::mbarrier_init(s.kv_empty(), 2);
+  for (int i = 0; i < config.num_stages_q; ++i) {
+    ptx::mbarrier_init(s.q_full(i), 1);
+    ptx::mbarrier_init(s.q_empty(i), 8);
+  }
+  for (int i = 0; i < config.num_stages_dout; ++i) {
+    ptx::mbarrier_init(s.dout_full(i), 1);
+    ptx::mbarrier_init(s.dout_empty(i), 8);
+  }
+  for (int i = 0; i < kNumDs; ++i) {
+    ptx::mbarrier_init(s.ds_full(i), 8);
+    ptx::mbarrier_init(s.ds_empty(i), 4);
+  }
+  for (int i = 0; i < num_unit_barriers(config); ++i) ptx::mbarrier_init(s.unit_full(i), 4);
+  for (int i = 0; i < config.num_slots; ++i) ptx::mbarrier_init(s.slot_empty(i), 1);
+  ptx::fence_mbarrier_init();
+}
+
+}  // namespace sirdar::sm90

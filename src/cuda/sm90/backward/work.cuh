@@ -1,0 +1,125 @@
+// From a block's number to its keys, and to the query tiles that see them.
+#pragma once
+
+#include "cuda/sm90/backward/config.h"
+#include "cuda/sm90/backward/params.h"
+#include "cuda/sm90/bounds.cuh"
+
+namespace sirdar::sm90 {
+
+template <BackwardConfig config>
+using BackwardBounds = MaskBounds<config.mask, BackwardParams>;
+
+// 128 keys of one K/V head, and the query tiles [begin, end) of every head of its group that see
+// some of them, beginning at `start` and going round.
+struct KeyBlock {
+  int index, batch, head_kv;
+  int begin, end, start;
+
+  SIRDAR_DEVICE int first_key() const { return index * kBlockKeys; }
+};
+
+template <BackwardConfig config>
+SIRDAR_DEVICE KeyBlock block_of(const BackwardParams& params, int item) {
+  KeyBlock block;
+  int head;
+  if constexpr (config.mask == MaskForm::full) {  // by head
+    head = item / params.num_blocks_n;
+    block.index = item - head * params.num_blocks_n;
+  } else {
+    const int items = params.section_heads * params.num_blocks_n;
+    const int section = ptx::min_of(item / items, params.num_sections);
+    const int rest = item - section * items;
+    const int first_head = section * params.section_heads;
+    const int heads = section < params.num_sections
+                          ? params.section_heads
+                          : params.num_items / params.num_blocks_n - first_head;
+    const int rank = rest / heads;
+    // The first keys are seen most often. In a fixed order those come first that add first.
+    block.index = config.is_deterministic ? params.num_blocks_n - 1 - rank : rank;
+    head = first_head + rest - rank * heads;
+  }
+  block.batch = head / params.num_heads_kv;
+  block.head_kv = head - block.batch * params.num_heads_kv;
+  const BackwardBounds<config> bounds(params, params.seqlen_q, params.seqlen_k);
+  const int last_key = ptx::min_of(block.first_key() + kBlockKeys, params.seqlen_k) - 1;
+  block.begin = bounds.row_begin(block.first_key()) / config.block_m;
+  block.end = (ptx::max_of(bounds.row_end(last_key), 0) + config.block_m - 1) / config.block_m;
+  block.end = ptx::max_of(ptx::min_of(block.end, params.num_tiles), block.begin);
+  block.start = block.begin;
+  if constexpr (config.mask == MaskForm::full && config.is_deterministic) {
+    if (params.is_shifted) {
+      block.start = static_cast<int>(static_cast<long long>(block.index) * params.num_tiles /
+                                     params.num_blocks_n);
+    }
+  }
+  return block;
+}
+
+// The key block that adds to a query tile first; the others follow from right to left, and round.
+template <BackwardConfig config>
+SIRDAR_DEVICE int first_adder(const BackwardParams& params, int tile) {
+  if constexpr (config.mask == MaskForm::full) {
+    const long long reach = static_cast<long long>(tile + 1) * params.num_blocks_n;
+    return static_cast<int>((reach + params.num_tiles - 1) / params.num_tiles) - 1;
+  }
+  const BackwardBounds<config> bounds(params, params.seqlen_q, params.seqlen_k);
+  return (bounds.hi((tile + 1) * config.block_m - 1) - 1) / kBlockKeys;
+}
+
+// How many key blocks add to a query tile before this one.
+template <BackwardConfig config>
+SIRDAR_DEVICE int turn_of(const BackwardParams& params, const KeyBlock& block, int tile) {
+  if constexpr (config.mask == MaskForm::full) {
+    if (!params.is_shifted) return block.index;
+  }
+  const int turn = first_adder<config>(params, tile) - block.index;
+  return turn < 0 ? turn + params.num_blocks_n : turn;
+}
+
+// Whether any key block adds to it.
+template <BackwardConfig config>
+SIRDAR_DEVICE bool has_adders(const BackwardParams& params, int tile) {
+  const BackwardBounds<config> bounds(params, params.seqlen_q, params.seqlen_k);
+  const int lo = bounds.lo(tile * config.block_m), hi = bounds.hi((tile + 1) * config.block_m - 1);
+  return hi > 0 && lo < params.seqlen_k && lo / kBlockKeys <= (hi - 1) / kBlockKeys;
+}
+
+// The query tiles of a key block, in the order in which every warp walks them.
+struct TileWalk {
+  const KeyBlock& block;
+  int tile, head, left;  // head within the group
+
+  SIRDAR_DEVICE TileWalk(const KeyBlock& of, int group_size)
+      : block(of), tile(of.start), head(0), left(group_size * (of.end - of.begin)) {}
+
+  SIRDAR_DEVICE bool is_done() const { return left == 0; }
+  SIRDAR_DEVICE void advance() {
+    tile = tile + 1 == block.end ? block.begin : tile + 1;
+    if (tile == block.start) ++head;
+    --left;
+  }
+};
+
+// Which of a block's halves of 64 keys see nothing of a query tile; never both.
+template <BackwardConfig config>
+SIRDAR_DEVICE bool is_blind(const BackwardParams& params, const KeyBlock& block, int tile,
+                            int half) {
+  if constexpr (config.mask == MaskForm::full) return false;
+  const BackwardBounds<config> bounds(params, params.seqlen_q, params.seqlen_k);
+  const int middle = block.first_key() + 64;
+  const bool upper_is_blind = bounds.hi((tile + 1) * config.block_m - 1) <= middle;
+  if (half == 1) return upper_is_blind;
+  if constexpr (config.mask == MaskForm::upper) return false;
+  return bounds.lo(tile * config.block_m) >= middle && !upper_is_blind;
+}
+
+// Row of the statistics and tiles of a query head.
+SIRDAR_DEVICE long long tile_index(const BackwardParams& params, const KeyBlock& block,
+                                   const TileWalk& walk) {
+  const int head = block.head_kv * params.group_size + walk.head;
+  return (static_cast<long long>(block.batch) * params.num_heads + head) * params.num_tiles +
+         walk.tile;
+}
+
+}  // namespace sirdar::sm90

@@ -1,0 +1,132 @@
+// Which problems the Hopper backward serves, and what it launches, without a GPU.
+#include <gtest/gtest.h>
+
+#include <sirdar/sirdar.hpp>
+
+#include <functional>
+
+#include "check/inputs.h"
+#include "cuda/sm90/backward/arguments.h"
+#include "cuda/sm90/backward/choose.h"
+#include "support/fake_driver.h"
+#include "support/scratch.h"
+
+namespace sirdar::sm90 {
+namespace {
+
+Result<Plan> planned(std::string_view text, const PlanOptions& options = {}) {
+  return Plan::create(Problem::parse(text).value(), options, Device::named("h200").value());
+}
+
+TEST(CudaBackward, ServesWhatItsTilesFit) {
+  for (const char* text :
+       {"bwd s64 d64 bf16", "bwd sq1 sk1 d8 dv128 fp16", "bwd s64 hq8 hkv2 d128 bf16 causal dlse",
+        "bwd s64 d96 bf16 window:9,3 nondeterministic", "bwd s64 d64 bf16 causal:top-left chunk:9",
+        "bwd s64 d64 bf16 scale:-2"}) {
+    const Result<Plan> plan = planned(text);
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    EXPECT_EQ(plan.value().name(), "cuda.sm90.backward") << text;
+  }
+  for (const char* text :
+       {"bwd s64 d256 bf16", "bwd s64 d100 bf16", "bwd s64 d64 fp32", "bwd s64 d64 bf16 scale:0",
+        "bwd s64 d64 bf16 softcap:9", "bwd sq0 sk64 d64 bf16", "bwd sq64 sk0 d64 bf16",
+        "bwd b2 s64 d64 bf16 ragged:80,90", "bwd s64 d64 bf16 bias:hk dbias"}) {
+    const Result<Plan> plan = planned(text);
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    EXPECT_EQ(plan.value().name(), "cuda.rows.backward") << text;
+  }
+}
+
+TEST(CudaBackward, KnobsThatWouldBeAnotherProblemAreRefused) {
+  PlanOptions options;
+  options.knobs = {{"packs_products", "true"}, {"num_slots", "1"}};
+  EXPECT_TRUE(planned("bwd s64 d128 bf16", options).ok());
+  for (const auto& [name, value] :
+       {std::pair{"is_deterministic", "false"}, std::pair{"mask", "upper"},
+        std::pair{"element", "fp16"}, std::pair{"block_m", "128"}, std::pair{"num_slots", "4"}}) {
+    options.knobs = {{name, value}};
+    const Result<Plan> plan = planned("bwd s64 d128 bf16", options);
+    EXPECT_EQ(plan.status().code(), StatusCode::invalid_argument) << name;
+  }
+}
+
+// A float for each of lse and delta, sums of dQ in units of 64 rows and columns, a turn a tile.
+TEST(CudaBackward, Workspace) {
+  const Problem problem = Problem::parse("bwd b2 s4096 hq16 hkv4 d128 bf16").value();
+  const BackwardConfig config = choose_backward_config(problem);
+  const size_t rows = size_t{2} * 16 * 4096;
+  EXPECT_EQ(workspace_of(problem, config).end, rows * 8 + rows * 128 * 4 + rows / 64 * 4);
+  EXPECT_EQ(planned(problem.str()).value().workspace_bytes(), workspace_of(problem, config).end);
+}
+
+class CudaBackwardRun : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    JitOptions options;
+    options.nvrtc = testing::nvrtc_folder();
+    if (options.nvrtc.empty()) {
+      GTEST_SKIP() << "NOT TESTED: no NVRTC in .venv; ./dev setup installs it";
+    }
+    options.cache_dir = dir_ / "cache";
+    set_jit_options(options);
+  }
+  void TearDown() override { set_jit_options({}); }
+
+  // `edit` changes the arguments of the call.
+  std::vector<testing::FakeLaunch> launches_of(const std::string& problem,
+                                               const std::function<void(Args&)>& edit = {}) {
+    check::Inputs inputs(Problem::parse(problem).value(), 1, check::Style::plain);
+    const Result<Plan> plan = Plan::create(inputs.problem(), {}, Device::cuda(0).value());
+    EXPECT_TRUE(plan.ok()) << plan.status().message();
+    inputs.set_workspace(plan.value().workspace_bytes());
+    if (edit) edit(inputs.args());
+    fake_.launches.clear();
+    const Status status = plan.value().run(inputs.args());
+    EXPECT_TRUE(status.ok()) << status.message();
+    return fake_.launches;
+  }
+
+  testing::Scratch dir_;
+  testing::FakeDriver fake_;
+};
+
+TEST_F(CudaBackwardRun, BlocksThatWaitForEachOtherInARingRunTogether) {
+  const auto launches = launches_of("bwd b1 sq200 sk300 hq4 hkv2 d128 bf16");
+  ASSERT_EQ(launches.size(), 3u);
+  EXPECT_EQ(launches[0].record.grid_x, 8u);  // 256 rows by 32
+  EXPECT_EQ(launches[1].record.grid_x, 6u);  // 3 key blocks of 2 heads
+  EXPECT_EQ(launches[1].record.block_x, 512u);
+  ASSERT_EQ(launches[1].attributes.size(), 1u);
+  EXPECT_EQ(launches[1].attributes[0].id, cuda::attribute::kCooperative);
+  EXPECT_EQ(launches[1].attributes[0].value.is_cooperative, 1);
+  EXPECT_EQ(launches[2].record.grid_x, 16u);  // 4 tiles of 4 heads
+}
+
+TEST_F(CudaBackwardRun, OthersFollowTheKernelBefore) {
+  for (const char* text : {"bwd b1 sq200 sk300 h2 d128 bf16 causal",
+                           "bwd b1 sq200 sk300 h2 d128 bf16 nondeterministic"}) {
+    const auto launches = launches_of(text);
+    ASSERT_EQ(launches.size(), 3u);
+    EXPECT_TRUE(launches[0].attributes.empty());
+    for (const size_t n : {1, 2}) {
+      ASSERT_EQ(launches[n].attributes.size(), 1u);
+      EXPECT_EQ(launches[n].attributes[0].id, cuda::attribute::kProgrammatic);
+    }
+  }
+}
+
+// A call whose strides TMA cannot take is computed all the same, and that is said.
+TEST_F(CudaBackwardRun, TakesWhatTmaCannotReach) {
+  std::string said;
+  set_log_sink([&](LogLevel, std::string_view text) { said += text; });
+  const auto launches = launches_of("bwd b1 s64 h2 d64 bf16", [](Args& args) {
+    args.k.data = static_cast<uint16_t*>(args.k.data) + 63 * args.k.stride[1];
+    args.k.stride[1] = -args.k.stride[1];
+  });
+  set_log_sink({});
+  EXPECT_EQ(launches.size(), 2u);
+  EXPECT_NE(said.find("computed by cuda.rows.backward"), std::string::npos) << said;
+}
+
+}  // namespace
+}  // namespace sirdar::sm90
