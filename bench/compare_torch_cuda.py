@@ -66,6 +66,13 @@ class Case:
             q, k, v = (x.transpose(1, 2) for x in (self.q, self.k, self.v))
             return F.scaled_dot_product_attention(q, k, v, is_causal=self.causal).transpose(1, 2)
 
+    def runners(self):
+        return {
+            "sirdar": self.sirdar,
+            "cudnn": lambda: self.torch(SDPBackend.CUDNN_ATTENTION),
+            "flash": lambda: self.torch(SDPBackend.FLASH_ATTENTION),
+        }
+
     def error(self, heads=2):
         """Relative error of out against float64, of the first batch's first heads."""
         self.sirdar()
@@ -78,19 +85,15 @@ class Case:
         return float((self.out[:1, :, :heads].double() - right).norm() / right.norm())
 
 
-def times_of(case, rounds, warm_ms=8.0, measure_ms=16.0):
-    runners = {
-        "sirdar": case.sirdar,
-        "cudnn": lambda: case.torch(SDPBackend.CUDNN_ATTENTION),
-        "flash": lambda: case.torch(SDPBackend.FLASH_ATTENTION),
-    }
+def times_of(runners, flop, rounds, warm_ms=8.0, measure_ms=16.0):
+    """Median milliseconds of each of `runners`, functions by name."""
     flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
     times = {name: [] for name in runners}
     for n in range(rounds):
         order = list(runners)
         random.Random(n).shuffle(order)
         for name in order:
-            guess = statistics.median(times[name]) if times[name] else case.flop / 500e9
+            guess = statistics.median(times[name]) if times[name] else flop / 500e9
             for _ in range(max(1, int(warm_ms / (guess + 0.08)))):
                 flush.zero_()
                 runners[name]()
@@ -122,7 +125,7 @@ def main():
                     raise SystemExit(f"d{head_dim} s{seqlen} causal={causal}: error {error:.2e}")
                 line = {"head_dim": head_dim, "causal": causal, "seqlen": seqlen, "error": error}
                 if not arguments.check:
-                    times = times_of(case, arguments.rounds)
+                    times = times_of(case.runners(), case.flop, arguments.rounds)
                     line |= {name: round(case.flop / ms / 1e9, 1) for name, ms in times.items()}
                     line["ratio"] = round(times["cudnn"] / times["sirdar"], 3)
                     ratios.append(line["ratio"])

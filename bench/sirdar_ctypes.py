@@ -52,6 +52,10 @@ class Args(Structure):
     )
 
 
+class Knob(Structure):
+    _fields_ = [("name", c_char_p), ("value", c_char_p)]
+
+
 class Options(Structure):
     _fields_ = [
         ("struct_size", c_size_t),
@@ -91,19 +95,22 @@ class Library:
     def version(self):
         return self.lib.sirdar_version().decode()
 
-    def plan(self, problem, threads=0, device=None):
-        return Plan(self, problem, threads, device)
+    def plan(self, problem, threads=0, device=None, knobs=()):
+        """`knobs`: "name=value" words."""
+        return Plan(self, problem, threads, device, knobs)
 
 
 class Plan:
     """A plan, its workspace, and arguments that are described once and run many times."""
 
-    def __init__(self, library, problem, threads=0, device=None):
+    def __init__(self, library, problem, threads=0, device=None, knobs=()):
         self.library, self.handle = library, c_void_p()
+        pairs = (Knob * len(knobs))(*(Knob(*knob.encode().split(b"=", 1)) for knob in knobs))
         options = Options()
         library.check(library.lib.sirdar_plan_options_init(byref(options), ctypes.sizeof(Options)))
         options.num_threads = threads
         options.device = device.encode() if device else None
+        options.knobs, options.num_knobs = ctypes.cast(pairs, c_void_p), len(knobs)
         library.check(
             library.lib.sirdar_plan_create_from_text(
                 problem.encode(), byref(options), byref(self.handle)
