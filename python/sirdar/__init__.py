@@ -6,6 +6,7 @@
 Importing this needs no framework, no GPU and no library; docs/python.md is the guide.
 """
 
+from . import expressions
 from ._functions import (
     Gradients,
     attention,
@@ -23,5 +24,5 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Gradients", "Plan", "attention", "attention_varlen", "backward", "decode", "doctor", "explain",
-    "merge", "plan", "selftest",
+    "expressions", "merge", "plan", "selftest",
 ]  # fmt: skip

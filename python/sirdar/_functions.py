@@ -164,6 +164,7 @@ def attention(
       seqused_q, seqused_k [batch] int32: how much of each sequence is real
       out, lse, max_logit  written into instead of made
       dtype_out        "fp32", ...; None: as q, bf16 for fp8
+      batch_invariant  the same bits whatever else is in the batch; on the CPU always so
       implementation, isa, allow_reference, num_threads, knobs    how (docs/python.md)
 
     Returns out [batch, seqlen_q, num_heads_q, head_dim_v] (ragged: [total_q, ...]), an array of q's framework;

@@ -80,8 +80,6 @@ def remember(layouts, key, layout):
 class NumpyKind:
     """NumPy arrays, and the outputs of kinds that cannot be written to."""
 
-    needs_writable_check = True
-
     def __init__(self, numpy):
         self.numpy = numpy
         self.layouts = {}
@@ -96,10 +94,33 @@ class NumpyKind:
                 self.offset = offset
 
         self.read = self._reader()
+        self.read_known, self.read_three = self._short_readers()
+
+    def _short_readers(self):
+        """What a prepared plan spends its time on, so closures over what they need: the pointer and
+        Layout of one array, or of three; None where an array was not read before."""
+        known, offset = self.layouts.get, self.offset
+        at = ctypes.c_size_t.from_address
+        if offset is None:
+            return (lambda *_: None), (lambda *_: None)
+
+        def read_known(array):
+            layout = known((array.dtype, array.shape, array.strides))
+            return None if layout is None else (at(id(array) + offset).value, layout)
+
+        def read_three(q, k, v):
+            layout_q = known((q.dtype, q.shape, q.strides))
+            layout_k = known((k.dtype, k.shape, k.strides))
+            layout_v = known((v.dtype, v.shape, v.strides))
+            return (
+                at(id(q) + offset).value, at(id(k) + offset).value, at(id(v) + offset).value,
+                (layout_q, layout_k, layout_v),
+            )  # fmt: skip
+
+        return read_known, read_three
 
     def _reader(self):
-        """(pointer, Layout, owner) of an array. A closure, for every attribute costs: this is what a
-        prepared plan spends its time on."""
+        """(pointer, Layout, owner) of an array."""
         known, make, offset = self.layouts.get, self._layout, self.offset
         at = ctypes.c_size_t.from_address
 
@@ -154,8 +175,6 @@ class NumpyKind:
 class TorchKind:
     """torch tensors on the CPU or a GPU."""
 
-    needs_writable_check = False
-
     def __init__(self, torch):
         self.torch = torch
         self.layouts = {}
@@ -168,9 +187,38 @@ class TorchKind:
         }
         self.codes = {dtype: code for code, dtype in self.dtypes.items()}
         self.read = self._reader()
+        self.read_known, self.read_three = self._short_readers()
+
+    def _short_readers(self):
+        """As NumpyKind's. A tensor that cannot be read, or not here, is left to read()."""
+        known, is_grad_enabled = self.layouts.get, self.torch.is_grad_enabled
+
+        def read_known(tensor):
+            try:
+                layout = known((tensor.dtype, tensor.shape, tensor.stride(), tensor.device))
+                if layout is None or (tensor.requires_grad and is_grad_enabled()):
+                    return None
+                return tensor.data_ptr(), layout
+            except (RuntimeError, TypeError):
+                return None
+
+        def read_three(q, k, v):
+            try:
+                layouts = (
+                    known((q.dtype, q.shape, q.stride(), q.device)),
+                    known((k.dtype, k.shape, k.stride(), k.device)),
+                    known((v.dtype, v.shape, v.stride(), v.device)),
+                )
+                if (q.requires_grad or k.requires_grad or v.requires_grad) and is_grad_enabled():
+                    return None
+                return q.data_ptr(), k.data_ptr(), v.data_ptr(), layouts
+            except (RuntimeError, TypeError):
+                return None
+
+        return read_known, read_three
 
     def _reader(self):
-        """(pointer, Layout, owner) of a tensor; a closure as NumpyKind's."""
+        """(pointer, Layout, owner) of a tensor."""
         known, make, is_grad_enabled = self.layouts.get, self._layout, self.torch.is_grad_enabled
 
         def read(tensor, name):
@@ -240,10 +288,18 @@ class TorchKind:
         return tensor
 
 
-class CupyKind:
-    """CuPy arrays."""
+class _NoShortWay:
+    """A kind whose arrays a prepared plan reads like any other call."""
 
-    needs_writable_check = False
+    def read_known(self, array):
+        return None
+
+    def read_three(self, q, k, v):
+        return None
+
+
+class CupyKind(_NoShortWay):
+    """CuPy arrays."""
 
     def __init__(self, cupy):
         self.cupy = cupy
@@ -350,10 +406,8 @@ def contiguous_strides(shape):
     return tuple(reversed(strides))
 
 
-class JaxKind:
+class JaxKind(_NoShortWay):
     """JAX arrays on the CPU. They cannot be written to: outputs are NumPy's, made JAX's at the end."""
-
-    needs_writable_check = True
 
     def __init__(self, jax, numpy_kind):
         self.jax = jax
@@ -386,10 +440,8 @@ class JaxKind:
         return self.jax.numpy.asarray(array)
 
 
-class DlpackKind:
+class DlpackKind(_NoShortWay):
     """Arrays of frameworks not named here, by DLPack. Outputs on the CPU are NumPy's."""
-
-    needs_writable_check = True
 
     def __init__(self, numpy_kind):
         self.numpy_kind = numpy_kind

@@ -18,6 +18,8 @@ PACKAGE = pathlib.Path(sirdar.__file__).parents[1]
         ("replace_flash_attn.py", [], "decoding"),
         ("train_small_model.py", ["--steps", "60", "--plot", "losses.svg"], "slopes of the first layer"),
         ("bert_on_cpu.py", [], "cosines"),
+        ("masks_by_lambda.py", ["plot.svg"], "ALiBi"),
+        ("../attention.py", [], "cpu.forward"),
     ],
 )
 def test_an_example(name, arguments, shown, tmp_path):

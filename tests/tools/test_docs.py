@@ -34,7 +34,7 @@ def test_the_readme_begins_with_its_two_commands():
 
 def test_the_readme_shows_the_example_programs_as_they_are_compiled():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    for name in ("attention.cpp", "attention.c", "attend.sh"):
+    for name in ("attention.cpp", "attention.c", "attention.py", "attend.sh"):
         assert (ROOT / "examples" / name).read_text(encoding="utf-8") in readme, f"{name}: ./dev docs"
 
 
