@@ -18,13 +18,26 @@ inline void store_halves(uint16_t* p, Words x) {
   __builtin_memcpy(p, &narrow, sizeof(narrow));
 }
 
+// x[c] = the c-th column of kLanes rows, four elements of `quads(rows + r, c)` at a time.
+template <class Quads>
+__attribute__((always_inline)) inline void turn_quads(const void* const* rows, F* x, Quads quads) {
+  // Row by row: with rows 4 KiB apart all lines at a column share one set of the cache, which has
+  // room for fewer of them than a vector has keys.
+#pragma GCC unroll 4
+  for (int r = 0; r < 4; ++r)
+#pragma GCC unroll 4
+    for (int quad = 0; quad < kLanes; quad += 4) x[quad + r] = quads(rows + r, quad);
+#pragma GCC unroll 4
+  for (int quad = 0; quad < kLanes; quad += 4) transpose_quads(x + quad);
+}
+
 // A format gives words, one a lane: a float, or kPerWord elements that the kernels take together.
-// `turnable` are kTurned words of rows to be turned by transpose_quads, and `turned` the n-th of
-// them afterwards: two columns of bf16 pass as one.
+// `turn` gives columns of kLanes rows from word c on, kTurned of them in a vector, and `turned` the
+// n-th of these: two columns of bf16 pass as one.
 struct Fp32 {
   using Raw = float;
   static constexpr int kPerWord = 1, kTurned = 1;
-  static F turnable(const void* const* rows, int64_t c) { return load_quads(rows, 4 * c); }
+  static void turn(const void* const* rows, int64_t c, F* x) { turn_floats(rows, 4 * c, x); }
   static F turned(F x, int) { return x; }
   static F decode(const Raw* p) { return load(p); }
   static void encode(Raw* p, F x) { store(p, x); }
@@ -33,7 +46,7 @@ struct Fp32 {
 struct Bf16 {
   using Raw = uint16_t;
   static constexpr int kPerWord = 1, kTurned = 2;
-  static F turnable(const void* const* rows, int64_t c) { return load_quads(rows, 2 * c); }
+  static void turn(const void* const* rows, int64_t c, F* x) { turn_floats(rows, 2 * c, x); }
   static F turned(F x, int n) {
     const Words bits = bits_as<Words>(x);
     return bits_as<F>(n == 0 ? bits << 16 : bits & 0xffff0000u);
@@ -50,7 +63,11 @@ struct Bf16 {
 struct Fp16 {
   using Raw = uint16_t;
   static constexpr int kPerWord = 1, kTurned = 1;
-  static F turnable(const void* const* rows, int64_t c) { return load_quads_fp16(rows, 2 * c); }
+  static void turn(const void* const* rows, int64_t c, F* x) {
+    turn_quads(rows, x, [=](const void* const* quad_rows, int64_t quad) {
+      return load_quads_fp16(quad_rows, 2 * (c + quad));
+    });
+  }
   static F turned(F x, int) { return x; }
   static F decode(const Raw* p) { return load_fp16(p); }
   static void encode(Raw* p, F x) { store_fp16(p, x); }
@@ -59,7 +76,11 @@ struct Fp16 {
 struct E4m3 {
   using Raw = uint8_t;
   static constexpr int kPerWord = 1, kTurned = 1;
-  static F turnable(const void* const* rows, int64_t c) { return of(load_quads_u8(rows, c)); }
+  static void turn(const void* const* rows, int64_t c, F* x) {
+    turn_quads(rows, x, [=](const void* const* quad_rows, int64_t quad) {
+      return of(load_quads_u8(quad_rows, c + quad));
+    });
+  }
   static F turned(F x, int) { return x; }
   static F decode(const Raw* p) { return of(load_u8(p)); }
   static F of(I bytes) {
@@ -81,7 +102,7 @@ struct Bf16Pair {
     uint16_t half[2];
   };
   static constexpr int kPerWord = 2, kTurned = 1;
-  static F turnable(const void* const* rows, int64_t c) { return load_quads(rows, 4 * c); }
+  static void turn(const void* const* rows, int64_t c, F* x) { turn_floats(rows, 4 * c, x); }
   static F turned(F x, int) { return x; }
   static F decode(const Raw* p) {
     F words;

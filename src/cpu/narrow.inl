@@ -8,21 +8,33 @@ inline int round_up_to_lanes(int n) { return (n + kLanes - 1) / kLanes * kLanes;
 // row's lines one after the other are what memory and its own prefetching like best. Always
 // inlined, like LinesAhead.
 struct WholeRowsAhead {
-  const Prefetch& next;
-  int asked = 0, due = 0;
-  int rows = 0, steps = 1;
+  const void* const* row;
+  const void* const* end;
+  int bytes;  // of a row
+  int rows, steps;
+  int due = 0;
 
+  __attribute__((always_inline)) WholeRowsAhead(const Prefetch& next, int num_rows, int num_steps)
+      : row(next.rows),
+        end(next.rows + next.num_rows),
+        bytes(next.num_bytes),
+        rows(num_rows),
+        steps(num_steps > 0 ? num_steps : 1) {}
   __attribute__((always_inline)) void step() {
-    for (due += rows; due >= steps; due -= steps, ++asked) {
-      if (asked >= next.num_rows) continue;
-      const uintptr_t at = address_ahead(next.rows[asked], 0);
-      for (int n = 0; n < next.num_bytes; n += 64) prefetch_address(at + static_cast<uintptr_t>(n));
+    for (due += rows; due >= steps && row != end; due -= steps) {
+      const uintptr_t at = address_ahead(*row++, 0);
+#pragma GCC unroll 4
+      for (int n = 0; n < bytes; n += 64) prefetch_address(at + static_cast<uintptr_t>(n));
     }
   }
 };
 
 constexpr int kKeyVectors = 4;  // of keys whose scores are made together
 constexpr int kKeys = kKeyVectors * kLanes;
+// Lanes whose sums fit beside the keys that are turned; with two columns in a word each key is read
+// twice, and four lanes are better served from memory.
+template <class T>
+constexpr int kFewLanes = kRows == 8 && T::kTurned == 1 ? 4 : 2;
 constexpr int kTurnedColumns = 64;  // at a time: what all lanes read then is a third of the cache
 static_assert(kChain % kTurnedColumns == 0);
 
@@ -30,15 +42,7 @@ static_assert(kChain % kTurnedColumns == 0);
 template <class T>
 inline void turn_keys(const void* const* rows, int c, float* columns) {
   F x[kLanes];
-  // Row by row: with rows 4 KiB apart all lines at a column share one set of the cache, which has
-  // room for fewer of them than a vector has keys.
-#pragma GCC unroll 4
-  for (int r = 0; r < 4; ++r)
-#pragma GCC unroll 4
-    for (int quad = 0; quad < kLanes; quad += 4)
-      x[quad + r] = T::turnable(rows + r, c + quad * T::kTurned);
-#pragma GCC unroll 4
-  for (int quad = 0; quad < kLanes; quad += 4) transpose_quads(x + quad);
+  T::turn(rows, c, x);
 #pragma GCC unroll 16
   for (int i = 0; i < kLanes; ++i)
 #pragma GCC unroll 2
@@ -130,16 +134,80 @@ inline int add_lanes(const NarrowQkArgs& args, int lane, const TurnedKeys& keys,
   return lane;
 }
 
+// The same of lanes 0 to lanes - 1 and two vectors of keys at `rows`, straight from the registers
+// that keys are turned in. A sum waits for itself at every column, so two vectors go side by side.
+template <class Step, class T, int lanes>
+inline void dot_few(const NarrowQkArgs& args, const void* const* rows, WholeRowsAhead& ahead,
+                    Dot* dots) {
+  constexpr int kStep = kLanes * T::kTurned;
+  const int words = words_of<T>(args.head_dim), whole = args.head_dim / T::kPerWord;
+  const float* q = args.q;
+  for (int begin = 0; begin < words; begin += kChain) {
+    const int end = begin + kChain < words ? begin + kChain : words;
+    F acc[lanes][2];
+    const auto add_column = [&](int v, F key, const float* query) __attribute__((always_inline)) {
+#pragma GCC unroll 4
+      for (int n = 0; n < lanes; ++n) acc[n][v] = Step::add_product(acc[n][v], key, all(query[n]));
+    };
+#pragma GCC unroll 4
+    for (int n = 0; n < lanes; ++n) acc[n][0] = acc[n][1] = all(0.0f);
+    int c = begin;
+    for (; c + kStep <= end && c + kStep <= whole; c += kStep, q += kStep * args.width) {
+#pragma GCC unroll 2
+      for (int v = 0; v < 2; ++v) {
+        ahead.step();
+        F x[kLanes];
+        T::turn(rows + v * kLanes, c, x);
+        const float* query = q;
+#pragma GCC unroll 16
+        for (int i = 0; i < kLanes; ++i)
+#pragma GCC unroll 2
+          for (int n = 0; n < T::kTurned; ++n, query += args.width)
+            add_column(v, T::turned(x[i], n), query);
+      }
+    }
+    if (c < end) {
+      alignas(64) float columns[kStep * kKeys];
+      for (int v = 0; v < 2; ++v)
+        turn_last_columns<T>(rows + v * kLanes, c, end, args.head_dim, columns + v * kLanes);
+      const float* key = columns;
+      for (; c < end; ++c, q += args.width, key += kKeys)
+        for (int v = 0; v < 2; ++v) add_column(v, load(key + v * kLanes), q);
+    }
+#pragma GCC unroll 4
+    for (int n = 0; n < lanes; ++n) {
+#pragma GCC unroll 2
+      for (int v = 0; v < 2; ++v) {
+        F& total = dots[n * kKeyVectors + v].total;
+        total = begin == 0 ? acc[n][v] : add(total, acc[n][v]);
+      }
+    }
+  }
+}
+
 // dots[lane][vector].total of keys first to first + kKeys; the last stands in for those that are
 // not there.
 template <class Step, class T>
 inline void dot_products(const NarrowQkArgs& args, int first, WholeRowsAhead& ahead, Dot* dots) {
   constexpr int kStep = kLanes * T::kTurned;
   const int words = words_of<T>(args.head_dim), whole = args.head_dim / T::kPerWord;
-  const void* rows[kKeys];
-  for (int r = 0; r < kKeys; ++r)
-    rows[r] = args.k_rows[first + r < args.num_keys ? first + r : args.num_keys - 1];
+  const void* some[kKeys];
+  const void* const* rows = args.k_rows + first;
+  if (first + kKeys > args.num_keys) {
+    for (int r = 0; r < kKeys; ++r)
+      some[r] = args.k_rows[first + r < args.num_keys ? first + r : args.num_keys - 1];
+    rows = some;
+  }
   const bool has_all = first + kKeys / 2 < args.num_keys;
+  if (args.num_lanes <= kFewLanes<T>) {
+    for (int v = 0; v < (has_all ? kKeyVectors : 2); v += 2) {
+      if (args.num_lanes == 1) dot_few<Step, T, 1>(args, rows + v * kLanes, ahead, dots + v);
+      if (args.num_lanes == 2) dot_few<Step, T, 2>(args, rows + v * kLanes, ahead, dots + v);
+      if constexpr (kFewLanes<T> == 4)
+        if (args.num_lanes > 2) dot_few<Step, T, 4>(args, rows + v * kLanes, ahead, dots + v);
+    }
+    return;
+  }
   alignas(64) float columns[kTurnedColumns * kKeys];
   TurnedKeys keys{columns, 0, 0, has_all ? kKeyVectors : kKeyVectors / 2, true, true};
   for (; keys.begin < words; keys.begin += kTurnedColumns) {
@@ -195,10 +263,12 @@ inline void store_scores(const NarrowQkArgs& args, int first, const F* scores) {
 // of every pass.
 template <class T>
 inline int steps_per_keys(const NarrowQkArgs& args) {
+  const int turns = kKeyVectors * (args.head_dim / T::kPerWord / (kLanes * T::kTurned));
+  if (args.num_lanes <= kFewLanes<T>) return turns;
   const int lanes = args.num_lanes, wide = kRows == 8 ? lanes / 8 : 0, rest = lanes - 8 * wide;
   const int passes = 2 * wide + 2 * (rest / 4) + rest % 4 / 2 + rest % 2;
   const int words = args.head_dim / T::kPerWord;
-  return kKeyVectors * (words / (kLanes * T::kTurned)) + passes * (words / 4);
+  return turns + passes * (words / 4);
 }
 
 template <class Step, class T>
@@ -206,8 +276,7 @@ __attribute__((noinline)) void narrow_qk(const NarrowQkArgs& args) {
   F row_max[kNarrowLanes];
   Dot dots[kNarrowLanes * kKeyVectors];
   for (int lane = 0; lane < args.num_lanes; ++lane) row_max[lane] = all(args.max_in[lane]);
-  const int steps = steps_per_keys<T>(args);
-  WholeRowsAhead ahead{.next = args.next, .rows = kKeys, .steps = steps > 0 ? steps : 1};
+  WholeRowsAhead ahead(args.next, kKeys, steps_per_keys<T>(args));
   for (int j = 0; j < args.num_keys; j += kKeys) {
     dot_products<Step, T>(args, j, ahead, dots);
     for (int v = 0; v < kKeyVectors && j + v * kLanes < args.num_keys; ++v) {
@@ -362,7 +431,7 @@ __attribute__((noinline)) void narrow_pv(const NarrowPvArgs& args) {
   const int columns = round_up_to_lanes(args.head_dim_v);
   for (int n = 0; n < args.num_lanes * columns; n += kLanes) store(args.acc + n, all(0.0f));
   using V = Values<Step, T>;
-  WholeRowsAhead ahead{.next = args.next, .rows = Step::kPerWord, .steps = passes_per_key(args)};
+  WholeRowsAhead ahead(args.next, Step::kPerWord, passes_per_key(args));
   for (int j = 0; j < args.num_keys; j += kNarrowKeys) {
     const int keys = args.num_keys - j < kNarrowKeys ? args.num_keys - j : kNarrowKeys;
     int lane = 0;

@@ -92,6 +92,16 @@ __attribute__((always_inline)) inline void transpose_quads(F* x) {
   x[2] = _mm256_castpd_ps(_mm256_unpacklo_pd(b, d));
   x[3] = _mm256_castpd_ps(_mm256_unpackhi_pd(b, d));
 }
+// x[c] = the c-th column of floats of 8 rows from byte `at` on.
+__attribute__((always_inline)) inline void turn_floats(const void* const* rows, int64_t at, F* x) {
+#pragma GCC unroll 4
+  for (int r = 0; r < 4; ++r) {
+    x[r] = load_quads(rows + r, at);
+    x[4 + r] = load_quads(rows + r, at + 16);
+  }
+  transpose_quads(x);
+  transpose_quads(x + 4);
+}
 // x[r][c] <-> x[c][r]
 __attribute__((always_inline)) inline void transpose(F (&x)[8]) {
 #pragma GCC unroll 8

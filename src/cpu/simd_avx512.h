@@ -99,6 +99,31 @@ __attribute__((always_inline)) inline void transpose_quads(F* x) {
   x[2] = _mm512_castpd_ps(_mm512_unpacklo_pd(b, d));
   x[3] = _mm512_castpd_ps(_mm512_unpackhi_pd(b, d));
 }
+// x[c] = the c-th column of floats of 16 rows from byte `at` on. Halves of rows are joined as they
+// are loaded; quarters would be loaded four times a line, and whole rows need a third more
+// shuffles.
+__attribute__((always_inline)) inline void turn_floats(const void* const* rows, int64_t at, F* x) {
+  const auto half = [&](int r, int64_t from) {
+    return _mm256_loadu_pd(
+        reinterpret_cast<const double*>(static_cast<const char*>(rows[r]) + from));
+  };
+  const __m512i low = _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13);
+  const __m512i high = _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15);
+#pragma GCC unroll 2
+  for (int64_t n = 0; n < 2; ++n, at += 32, x += 8) {
+#pragma GCC unroll 4
+    for (int r = 0; r < 4; ++r) {
+      const __m512d a =
+          _mm512_mask_broadcast_f64x4(_mm512_castpd256_pd512(half(r, at)), 0xf0, half(r + 8, at));
+      const __m512d b = _mm512_mask_broadcast_f64x4(_mm512_castpd256_pd512(half(r + 4, at)), 0xf0,
+                                                    half(r + 12, at));
+      x[r] = _mm512_castpd_ps(_mm512_permutex2var_pd(a, low, b));
+      x[4 + r] = _mm512_castpd_ps(_mm512_permutex2var_pd(a, high, b));
+    }
+    transpose_quads(x);
+    transpose_quads(x + 4);
+  }
+}
 // x[r][c] <-> x[c][r]
 __attribute__((always_inline)) inline void transpose(F (&x)[16]) {
   F y[16];

@@ -154,6 +154,11 @@ inline const void* byte_of(const void* const* rows, int64_t at) {
 inline F load_quads(const void* const* rows, int64_t at) {
   return load(static_cast<const float*>(byte_of(rows, at)));
 }
+// x[c] = the c-th column of floats of 4 rows from byte `at` on.
+inline void turn_floats(const void* const* rows, int64_t at, F* x) {
+  for (int r = 0; r < 4; ++r) x[r] = load_quads(rows + r, at);
+  transpose_quads(x);
+}
 inline F load_quads_fp16(const void* const* rows, int64_t at) {
   return load_fp16(static_cast<const uint16_t*>(byte_of(rows, at)));
 }
