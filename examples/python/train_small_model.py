@@ -103,6 +103,7 @@ def main():
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--plot", metavar="FILE", help="draws the losses, needs matplotlib")
     arguments = parser.parse_args()
+    torch.set_num_threads(1)  # tensors are too small to be shared out
     losses, model = train(by_library, arguments.steps)
     for step in range(0, arguments.steps, max(arguments.steps // 5, 1)):
         print(f"step {step:4}  loss {losses[step]:.3f}")

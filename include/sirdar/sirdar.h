@@ -228,6 +228,11 @@ SIRDAR_API sirdar_status sirdar_args_init(sirdar_args* args, size_t struct_size)
 SIRDAR_API sirdar_status sirdar_merge_args_init(sirdar_merge_args* args, size_t struct_size);
 SIRDAR_API sirdar_status sirdar_jit_options_init(sirdar_jit_options* options, size_t struct_size);
 
+/* An executor, set up by its init function before, over an OpenMP runtime that the process has
+ * loaded already: libgomp, libomp or libiomp5 by its file. A program that uses OpenMP and this
+ * library in turns is faster on one set of threads than on two. Good until the process ends. */
+SIRDAR_API sirdar_status sirdar_openmp_executor(const char* path, sirdar_executor* executor);
+
 /* For the whole process, from the next kernel on; the texts are copied. NULL: the defaults. */
 SIRDAR_API sirdar_status sirdar_set_jit_options(const sirdar_jit_options* options);
 

@@ -129,6 +129,10 @@ class Knob(ctypes.Structure):
     _fields_ = [("name", c_char_p), ("value", c_char_p)]
 
 
+class Executor(ctypes.Structure):
+    _fields_ = [("struct_size", c_size_t), ("parallel_for", c_void_p), ("context", c_void_p)]
+
+
 class PlanOptions(ctypes.Structure):
     _fields_ = [
         ("struct_size", c_size_t),
@@ -204,6 +208,8 @@ FUNCTIONS = {
     "sirdar_status_message": (c_char_p, []),
     "sirdar_problem_init": (c_int, [c_void_p, c_size_t]),
     "sirdar_plan_options_init": (c_int, [c_void_p, c_size_t]),
+    "sirdar_executor_init": (c_int, [c_void_p, c_size_t]),
+    "sirdar_openmp_executor": (c_int, [c_char_p, c_void_p]),
     "sirdar_args_init": (c_int, [c_void_p, c_size_t]),
     "sirdar_merge_args_init": (c_int, [c_void_p, c_size_t]),
     "sirdar_jit_options_init": (c_int, [c_void_p, c_size_t]),
@@ -291,6 +297,7 @@ def made(kind):
     init = {
         Problem: loaded.sirdar_problem_init,
         PlanOptions: loaded.sirdar_plan_options_init,
+        Executor: loaded.sirdar_executor_init,
         Args: loaded.sirdar_args_init,
         MergeArgs: loaded.sirdar_merge_args_init,
         JitOptions: loaded.sirdar_jit_options_init,

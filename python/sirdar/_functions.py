@@ -3,7 +3,7 @@
 import ctypes
 from collections import namedtuple
 
-from . import _abi, _plan, _problem, _tensor
+from . import _abi, _plan, _problem, _tensor, _threads
 
 _MAX_PLANS = 512
 _plans = {}  # what the caller gave, without pointers -> _Known
@@ -34,8 +34,9 @@ class _Known:
         self.lse_shape = _plan.lse_shape(layouts["q"])
 
 
-def _known_plan(op, key, layouts, values, tensors, scalars):
+def _known_plan(op, key, layouts, values, tensors, scalars, like):
     options = dict(zip(_OPTIONS, values))
+    options["executor"] = _threads.executor_of(_tensor.kind_of(like, "q"))
     problem, _keep = _problem.problem_from(op, layouts, options, tensors, scalars)
     declared = [(name, needs_grad) for name, _, needs_grad in tensors]
     device = layouts["q"].device
@@ -97,7 +98,7 @@ def _forward(arrays, values, tensors, scalars, seed, offset, lse=None, max_logit
     if known is None:
         _check_named_devices(layouts, named)
         known = _known_plan(
-            "forward", key, layouts, values, [(n, at, False) for n, _, at, _ in named], names
+            "forward", key, layouts, values, [(n, at, False) for n, _, at, _ in named], names, arrays[0]
         )
     plan = known.plan
     out = arrays[3]
@@ -338,7 +339,9 @@ def _backward_plan(given, values, tensors, scalar_names, needs_dtensors):
         known, key = None, None
     if known is None:
         _check_named_devices(layouts, named)
-        known = _known_plan("backward", key, layouts, values, declared, scalar_names)
+        known = _known_plan(
+            "backward", key, layouts, values, declared, scalar_names, given["q"]
+        )
     return known
 
 
@@ -428,6 +431,7 @@ def plan(problem, k=None, v=None, *, device=None, **options):
         tuple(options[n] for n in _OPTIONS),
         declared,
         tuple(scalars or ()),
+        problem,
     ).plan
 
 

@@ -261,6 +261,7 @@ def plan_options_from(options, device):
         c.device = text("device", device)
     c.allow_reference = flag("allow_reference", options["allow_reference"])
     c.num_threads = small_integer("num_threads", options["num_threads"])
+    c.executor = options.get("executor")
     knobs = options["knobs"]
     keep = None
     if knobs:

@@ -7,6 +7,7 @@
 
 #include "api/c_structs.h"
 #include "core/validate.h"
+#include "cpu/openmp_runtime.h"
 
 #include <sirdar/sirdar.hpp>
 
@@ -149,6 +150,17 @@ sirdar_status sirdar_plan_options_init(sirdar_plan_options* options, size_t stru
 }
 sirdar_status sirdar_executor_init(sirdar_executor* executor, size_t struct_size) {
   return guarded([&] { return sirdar::init_struct(executor, struct_size); });
+}
+sirdar_status sirdar_openmp_executor(const char* path, sirdar_executor* executor) {
+  return guarded([&]() -> Status {
+    if (path == nullptr) return missing("path");
+    if (executor == nullptr) return missing("executor");
+    const auto made = sirdar::cpu::openmp_executor(path);
+    if (!made.ok()) return made.status();
+    executor->parallel_for = made.value().parallel_for;
+    executor->context = made.value().context;
+    return {};
+  });
 }
 sirdar_status sirdar_args_init(sirdar_args* args, size_t struct_size) {
   return guarded([&] { return sirdar::init_struct(args, struct_size); });

@@ -230,3 +230,16 @@ def test_bad_input_is_refused_with_a_sentence(qkv):
         with pytest.raises(kind, match=words) as error:
             call()
         assert str(error.value).endswith(".") and "\n" not in str(error.value)
+
+
+def test_torchs_own_threads_compute(qkv):
+    executor = sirdar._threads.executor_of(sirdar._tensor.kind_of(qkv[0], "q"))
+    assert executor is not None  # this torch works with OpenMP
+    q, k, v = (torch.randn(1, 300, 8, 16) for _ in range(3))
+    before, results = torch.get_num_threads(), []
+    for num_threads in (1, 2):
+        torch.set_num_threads(num_threads)
+        results.append(sirdar.torch.attention(q, k, v))
+    torch.set_num_threads(before)
+    assert torch.equal(*results)
+    assert (sirdar.torch.attention(q, k, v) - torch.from_numpy(sirdar.attention(q.numpy(), k.numpy(), v.numpy()))).eq(0).all()

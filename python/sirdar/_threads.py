@@ -1,0 +1,51 @@
+"""Whose threads compute: torch's, for tensors of torch on the CPU; the library's own for all others.
+
+Two pools that are used in turns are slow: threads of OpenMP spin for a while after their work, on the cores
+that the other pool wants. So the library borrows the OpenMP that torch works with; torch.set_num_threads
+then holds for both.
+"""
+
+import ctypes
+import pathlib
+
+from . import _abi
+
+_NAMES = ("libgomp", "libomp", "libiomp5")
+_found = {}  # module -> address of a sirdar_executor, or None
+
+
+def _loaded_runtimes():
+    """Files of the OpenMP runtimes that this process has loaded."""
+    try:
+        lines = pathlib.Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        return set()
+    files = (line.split(maxsplit=5)[-1] for line in lines if "/" in line)
+    return {file for file in files if pathlib.Path(file).name.startswith(_NAMES)}
+
+
+def _of_torch(torch):
+    """The executor over torch's OpenMP; None where it has none, or where there are several to choose from."""
+    if not torch.backends.openmp.is_available():
+        return None
+    runtimes = _loaded_runtimes()
+    home = str(pathlib.Path(torch.__file__).parent)
+    candidates = [file for file in runtimes if file.startswith(home)] or list(runtimes)
+    if len(candidates) != 1:
+        return None
+    executor = _abi.made(_abi.Executor)
+    status = _abi.library().sirdar_openmp_executor(
+        candidates[0].encode(), ctypes.addressof(executor)
+    )
+    return executor if status == 0 else None
+
+
+def executor_of(kind):
+    """The address of the struct that plans for this kind of array are given, or None."""
+    torch = getattr(kind, "torch", None)
+    if torch is None:
+        return None
+    if "torch" not in _found:
+        _found["torch"] = _of_torch(torch)
+    executor = _found["torch"]
+    return None if executor is None else ctypes.addressof(executor)
