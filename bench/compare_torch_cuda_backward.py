@@ -1,6 +1,6 @@
 """Times Sirdar's backward beside torch's cuDNN and flash backends on one GPU, in one process.
 
-    python3 bench/compare_torch_cuda_backward.py build/release/libsirdar.so [--head-dims 64,128]
+    python3 bench/compare_torch_cuda_backward.py build/release/libsirdar.so [--head-dims 64,128,256]
         [--seqlens 1024,4096,16384] [--rounds 4] [--check] [--json FILE]
         [--variant "packs_products=true num_slots=2"]...
 
@@ -30,7 +30,7 @@ GRADIENTS = ("dq", "dk", "dv")
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("library")
-    parser.add_argument("--head-dims", type=numbers, default=[64, 128])
+    parser.add_argument("--head-dims", type=numbers, default=[64, 128, 256])
     parser.add_argument("--seqlens", type=numbers, default=[1024, 4096, 16384])
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--variant", action="append", default=[], help="knobs, apart by spaces")

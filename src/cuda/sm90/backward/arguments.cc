@@ -24,8 +24,8 @@ std::array<MapRequest, 6> map_requests(const Problem& problem, const BackwardCon
                                        const Args& args) {
   const Layout q = problem.layout_q, kv = problem.layout_kv;
   return {{{args.q, q, config.block_m, "q"},
-           {args.k, kv, kBlockKeys, "k"},
-           {args.v, kv, kBlockKeys, "v"},
+           {args.k, kv, block_keys(config), "k"},
+           {args.v, kv, block_keys(config), "v"},
            {args.dout, q, config.block_m, "dout"},
            {args.dk, kv, 64, "dk"},
            {args.dv, kv, 64, "dv"}}};
@@ -66,7 +66,7 @@ void add_work(const Problem& problem, const BackwardConfig& config, int num_sms,
   params.seqlen_q = static_cast<int>(problem.seqlen_q);
   params.seqlen_k = static_cast<int>(problem.seqlen_k);
   params.num_tiles = static_cast<int>(num_tiles(problem, config));
-  params.num_blocks_n = static_cast<int>(divide_up(problem.seqlen_k, kBlockKeys));
+  params.num_blocks_n = static_cast<int>(divide_up(problem.seqlen_k, block_keys(config)));
   const int64_t heads = problem.batch * problem.num_heads_kv;
   params.num_items = static_cast<int>(params.num_blocks_n * heads);
   const int64_t row_bytes = 6 * columns(config.head_dim) + 2 * columns(config.head_dim_v);

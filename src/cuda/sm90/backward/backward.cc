@@ -20,7 +20,7 @@ namespace {
 
 constexpr int64_t kMaxSeqlen = int64_t{1} << 28;  // positions and sums of four are 32-bit
 constexpr int64_t kMaxBlocks = int64_t{1} << 30;
-constexpr int kMaxHeadDim = 128;
+constexpr int kMaxHeadDim = 256;
 constexpr double kLeastScale = 1e-20;  // lse is divided by it
 
 Status unsupported(std::string reason) { return {StatusCode::unsupported, std::move(reason)}; }
@@ -48,7 +48,7 @@ Status supports(const Problem& problem, const Device& device) {
     return unsupported(fmt::format("takes up to {} rows", kMaxSeqlen));
   }
   const int64_t tiles = (problem.seqlen_q / 32 + 1) * problem.num_heads_q;
-  const int64_t blocks = (problem.seqlen_k / kBlockKeys + 1) * problem.num_heads_kv;
+  const int64_t blocks = (problem.seqlen_k / 64 + 1) * problem.num_heads_kv;
   if (std::max(tiles, blocks) * problem.batch > kMaxBlocks) {
     return unsupported(fmt::format("takes up to {} blocks of 32 query rows", kMaxBlocks));
   }
@@ -96,6 +96,7 @@ KernelSource source_of(const BackwardConfig& config) {
   source.entry = entry_name(config);
   source.threads = kBackwardThreads;
   source.shared_bytes = shared_bytes(config);
+  source.spill_bytes_known = is_wide(config) ? 8 : 0;
   return source;
 }
 
@@ -106,6 +107,7 @@ KernelSource companion_of(const KernelSource& backward, std::string type, std::s
   source.config_type = std::move(type);
   source.entry += "_" + function;
   source.function = std::move(function);
+  source.spill_bytes_known = 0;
   return source;
 }
 

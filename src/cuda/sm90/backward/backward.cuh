@@ -1,5 +1,5 @@
-// The Hopper backward: a thread block has 128 keys of a K/V head and walks the query tiles of all
-// heads of its group. README.md has the plan, the barriers and the measurements. Device half;
+// The Hopper backward: a thread block has 128 keys (64) of a K/V head and walks the query tiles of
+// all heads of its group. README.md has the plan, the barriers and the measurements. Device half;
 // backward.cc fills the parameters.
 #pragma once
 
@@ -8,6 +8,7 @@
 #include "cuda/sm90/backward/key_gradient.cuh"
 #include "cuda/sm90/backward/prepare.cuh"
 #include "cuda/sm90/backward/query_gradient.cuh"
+#include "cuda/sm90/backward/wide_gradient.cuh"
 
 namespace sirdar::sm90 {
 
@@ -36,7 +37,13 @@ SIRDAR_DEVICE void backward(const BackwardParams& params) {
     QueryGradient<config>(params, shared, thread % 128).run();
   } else {
     ptx::setmaxnreg_inc<kKeyRegisters>();
-    KeyGradient<config>(params, shared, warpgroup - 2, thread % 128).run();
+    if constexpr (!is_wide(config)) {
+      KeyGradient<config>(params, shared, warpgroup - 2, thread % 128).run();
+    } else if (warpgroup == 2) {
+      ValueGradient<config>(params, shared, thread % 128).run();
+    } else {
+      WideKeyGradient<config>(params, shared, thread % 128).run();
+    }
   }
 }
 

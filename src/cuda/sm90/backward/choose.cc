@@ -3,10 +3,25 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "cuda/sm90/arguments.h"
 
 namespace sirdar::sm90 {
+namespace {
+
+// As much of everything as there is room for.
+void shape_wide(BackwardConfig& config) {
+  for (const auto& [stages, num_ds, slots] :
+       {std::array{3, 2, 2}, {2, 2, 2}, {2, 1, 2}, {2, 1, 1}}) {
+    config.num_stages_q = config.num_stages_dout = stages;
+    config.num_ds = num_ds;
+    config.num_slots = slots;
+    if (is_valid(config)) return;
+  }
+}
+
+}  // namespace
 
 BackwardConfig choose_backward_config(const Problem& problem) {
   BackwardConfig config;
@@ -15,11 +30,11 @@ BackwardConfig choose_backward_config(const Problem& problem) {
   config.head_dim_v = static_cast<int>(problem.value_dim());
   config.mask = mask_form(problem.mask);
   config.is_deterministic = problem.deterministic;
-  // As many stages as there is room for.
   if (std::max(config.head_dim, config.head_dim_v) <= 64) {
     config.block_m = 128;
     config.num_stages_dout = 2;
   }
+  if (is_wide(config)) shape_wide(config);
   return config;
 }
 

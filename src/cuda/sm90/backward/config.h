@@ -8,10 +8,11 @@ namespace sirdar::sm90 {
 
 struct BackwardConfig {
   Element element = Element::bf16;
-  int head_dim = 128, head_dim_v = 128;       // multiples of 8 up to 128
+  int head_dim = 128, head_dim_v = 128;       // multiples of 8 up to 256
   int block_m = 64;                           // query rows per tile, 64 or 128
   int num_stages_q = 3, num_stages_dout = 3;  // tiles in shared memory
-  int num_slots = 2;                          // of 16 KiB, for dQ on its way to memory
+  int num_ds = 2;     // tiles of dS, and of P where another warpgroup reads it
+  int num_slots = 2;  // of 16 KiB, for dQ on its way to memory
   MaskForm mask = MaskForm::full;
   bool is_deterministic = true;  // dQ is added up in one order, whatever runs when
   bool packs_products = false;   // dS = P (dP - delta) in 16 bits instead of fp32
@@ -29,13 +30,18 @@ constexpr void fields(C& c, Visit visit) {
   visit("block_m", c.block_m);
   visit("num_stages_q", c.num_stages_q);
   visit("num_stages_dout", c.num_stages_dout);
+  visit("num_ds", c.num_ds);
   visit("num_slots", c.num_slots);
   visit("mask", c.mask);
   visit("is_deterministic", c.is_deterministic);
   visit("packs_products", c.packs_products);
 }
 
-inline constexpr int kBlockKeys = 128;          // keys of a thread block: 64 a warpgroup
+// Wider than 128 columns a warpgroup has registers for 64 rows of one gradient, not of two: then
+// one has dV, the other dK, of the same 64 keys, and P travels between them.
+constexpr bool is_wide(const BackwardConfig& c) { return c.head_dim > 128 || c.head_dim_v > 128; }
+constexpr int block_keys(const BackwardConfig& c) { return is_wide(c) ? 64 : 128; }  // of a block
+
 inline constexpr int kBackwardThreads = 512;    // loads and stores, dQ, two of dK and dV
 inline constexpr int kUnitBytes = 64 * 64 * 4;  // dQ travels in units of 64 rows and columns
 inline constexpr int kUnitFloats = 64 * 64;
@@ -55,20 +61,23 @@ constexpr int num_unit_barriers(const BackwardConfig& c) {
   return c.is_deterministic ? num_reducers(c) * num_units(c) : c.num_slots;
 }
 
-constexpr int k_bytes(const BackwardConfig& c) { return 2 * kBlockKeys * columns(c.head_dim); }
-constexpr int v_bytes(const BackwardConfig& c) { return 2 * kBlockKeys * columns(c.head_dim_v); }
+constexpr int k_bytes(const BackwardConfig& c) { return 2 * block_keys(c) * columns(c.head_dim); }
+constexpr int v_bytes(const BackwardConfig& c) { return 2 * block_keys(c) * columns(c.head_dim_v); }
 constexpr int q_bytes(const BackwardConfig& c) { return 2 * c.block_m * columns(c.head_dim); }
 constexpr int dout_bytes(const BackwardConfig& c) { return 2 * c.block_m * columns(c.head_dim_v); }
-constexpr int ds_bytes(const BackwardConfig& c) { return 2 * kBlockKeys * c.block_m; }
+constexpr int ds_bytes(const BackwardConfig& c) { return 2 * block_keys(c) * c.block_m; }
+// P as the registers of its 128 threads, 16 bytes of each side by side.
+constexpr int weights_bytes(const BackwardConfig& c) { return is_wide(c) ? ds_bytes(c) : 0; }
 constexpr int row_bytes(const BackwardConfig& c) { return 4 * c.block_m; }  // a float a row
 
 // Offsets from a base that is aligned to 1024 bytes.
 struct BackwardMap {
-  int k, v, q, dout, ds, slots, lse, delta, barriers, end;
+  int k, v, q, dout, ds, weights, slots, lse, delta, barriers, end;
 };
-inline constexpr int kNumDs = 2;  // tiles of dS between the warpgroups
 constexpr int num_barriers(const BackwardConfig& c) {
-  return 3 + 2 * (c.num_stages_q + c.num_stages_dout + kNumDs) + num_unit_barriers(c) + c.num_slots;
+  const int num_weights = is_wide(c) ? c.num_ds : 0;
+  return 3 + 2 * (c.num_stages_q + c.num_stages_dout + c.num_ds + num_weights) +
+         num_unit_barriers(c) + c.num_slots;
 }
 constexpr BackwardMap shared_map(const BackwardConfig& c) {
   BackwardMap map{};
@@ -76,7 +85,8 @@ constexpr BackwardMap shared_map(const BackwardConfig& c) {
   map.q = map.v + v_bytes(c);
   map.dout = map.q + c.num_stages_q * q_bytes(c);
   map.ds = map.dout + c.num_stages_dout * dout_bytes(c);
-  map.slots = map.ds + kNumDs * ds_bytes(c);
+  map.weights = map.ds + c.num_ds * ds_bytes(c);
+  map.slots = map.weights + c.num_ds * weights_bytes(c);
   map.lse = map.slots + c.num_slots * kUnitBytes;
   map.delta = map.lse + c.num_stages_q * row_bytes(c);
   map.barriers = map.delta + c.num_stages_dout * row_bytes(c);
@@ -90,11 +100,12 @@ constexpr int shared_bytes(const BackwardConfig& c) {
 
 constexpr bool is_valid(const BackwardConfig& c) {
   const bool has_shape = c.head_dim % 8 == 0 && c.head_dim_v % 8 == 0 && c.head_dim > 0 &&
-                         c.head_dim_v > 0 && c.head_dim <= 128 && c.head_dim_v <= 128 &&
+                         c.head_dim_v > 0 && c.head_dim <= 256 && c.head_dim_v <= 256 &&
                          (c.block_m == 64 || c.block_m == 128);
   const bool fits_registers = c.block_m == 64 || (c.head_dim <= 64 && c.head_dim_v <= 64);
   return has_shape && fits_registers && c.num_stages_q >= 1 && c.num_stages_dout >= 1 &&
-         c.num_slots >= 1 && c.num_slots <= num_unit_barriers(c) && shared_bytes(c) <= 232448;
+         c.num_ds >= 1 && c.num_slots >= 1 && c.num_slots <= num_unit_barriers(c) &&
+         shared_bytes(c) <= 232448;
 }
 
 // The kernels before and behind it.

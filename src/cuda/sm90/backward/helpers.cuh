@@ -28,8 +28,8 @@ struct Loader {
 
   SIRDAR_DEVICE void load_v(const KeyBlock& block) {
     ptx::mbarrier_arrive_expect_tx(s.v_full(), v_bytes(config));
-    load_tile<config.head_dim_v, kBlockKeys>(s.v(), params.v, s.v_full(), block.first_key(),
-                                             block.head_kv, block.batch, once);
+    load_tile<config.head_dim_v, block_keys(config)>(s.v(), params.v, s.v_full(), block.first_key,
+                                                     block.head_kv, block.batch, once);
   }
 
   SIRDAR_DEVICE void load_q(const KeyBlock& block, const TileWalk& walk) {
@@ -65,8 +65,8 @@ struct Loader {
       ptx::mbarrier_wait(s.kv_empty(), parity);
       parity ^= 1;
       ptx::mbarrier_arrive_expect_tx(s.k_full(), k_bytes(config));
-      load_tile<config.head_dim, kBlockKeys>(s.k(), params.k, s.k_full(), block.first_key(),
-                                             block.head_kv, block.batch, once);
+      load_tile<config.head_dim, block_keys(config)>(s.k(), params.k, s.k_full(), block.first_key,
+                                                     block.head_kv, block.batch, once);
       TileWalk walk(block, params.group_size);
       if (walk.is_done()) {
         load_v(block);

@@ -27,7 +27,10 @@ SIRDAR_DEVICE float dot_of_eight(const ptx::Int4& a, const ptx::Int4& b) {
 template <PrepareConfig config>
 struct Prepare {
   static constexpr BackwardConfig kBackward = config.backward;
-  static constexpr int kLanes = columns(kBackward.head_dim_v) / 8;  // of a row
+  // Of a row: a power of two, so that they exchange their sums.
+  static constexpr int kLanes = kBackward.head_dim_v <= 64    ? 8
+                                : kBackward.head_dim_v <= 128 ? 16
+                                                              : 32;
   static constexpr int kRowsOfPass = kPrepareThreads / kLanes;
 
   const BackwardParams& params;

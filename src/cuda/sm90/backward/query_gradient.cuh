@@ -1,4 +1,4 @@
-// The warpgroup of dQ: for each query tile dS K over the block's 128 keys, in units of 64 rows and
+// The warpgroup of dQ: for each query tile dS K over the block's keys, in units of 64 rows and
 // columns, each of which leaves through a slot of shared memory.
 #pragma once
 
@@ -11,14 +11,14 @@ namespace sirdar::sm90 {
 template <BackwardConfig config>
 struct QueryGradient {
   static constexpr int kUnits = num_units(config), kChunks = columns(config.head_dim) / 64,
-                       kBarriers = num_unit_barriers(config);
+                       kBarriers = num_unit_barriers(config), kKeys = block_keys(config);
   static constexpr ptx::MmaType kType = kMmaType<config.element>;
 
   const BackwardParams& params;
   BackwardShared<config> s;
   int thread, lane;
   float sum[32];
-  RingPosition<kNumDs> ds_ring;
+  RingPosition<config.num_ds> ds_ring;
   RingPosition<config.num_slots> slot_ring;
   int barrier = 0;  // of the next unit
 
@@ -41,17 +41,17 @@ struct QueryGradient {
   // What a half of the keys does not see it has not written. Whole regions from fence to wait are
   // there for each case: ptxas adds fences where a product stands under a branch.
   SIRDAR_DEVICE void multiply(const KeyBlock& block, int tile, int unit) {
-    const uint64_t ds = ptx::wgmma_descriptor(
-        s.ds(ds_ring.stage) + unit / kChunks * (kBlockKeys * 128), kBlockKeys * 128, 1024);
+    const uint64_t ds = ptx::wgmma_descriptor(s.ds(ds_ring.stage) + unit / kChunks * (kKeys * 128),
+                                              kKeys * 128, 1024);
     const uint64_t k =
-        ptx::wgmma_descriptor(s.k() + unit % kChunks * (kBlockKeys * 128), kBlockKeys * 128, 1024);
+        ptx::wgmma_descriptor(s.k() + unit % kChunks * (kKeys * 128), kKeys * 128, 1024);
     ptx::registers_ready(sum);
     if (is_blind<config>(params, block, tile, 1)) {
       multiply_steps<0, 4>(ds, k);
     } else if (is_blind<config>(params, block, tile, 0)) {
       multiply_steps<4, 8>(ds, k);
     } else {
-      multiply_steps<0, 8>(ds, k);
+      multiply_steps<0, kKeys / 16>(ds, k);
     }
     ptx::registers_ready(sum);
   }

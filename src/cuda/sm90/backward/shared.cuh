@@ -21,6 +21,9 @@ struct BackwardShared {
     return base + kMap.dout + stage * dout_bytes(config);
   }
   SIRDAR_DEVICE uint32_t ds(int slot) const { return base + kMap.ds + slot * ds_bytes(config); }
+  SIRDAR_DEVICE uint32_t weights(int slot) const {
+    return base + kMap.weights + slot * weights_bytes(config);
+  }
   SIRDAR_DEVICE uint32_t unit(int slot) const { return base + kMap.slots + slot * kUnitBytes; }
   SIRDAR_DEVICE uint32_t lse(int stage) const {
     return base + kMap.lse + stage * row_bytes(config);
@@ -37,12 +40,15 @@ struct BackwardShared {
   SIRDAR_DEVICE uint32_t q_empty(int i) const { return bar(3 + kQ + i); }
   SIRDAR_DEVICE uint32_t dout_full(int i) const { return bar(3 + 2 * kQ + i); }
   SIRDAR_DEVICE uint32_t dout_empty(int i) const { return bar(3 + 2 * kQ + kO + i); }
-  SIRDAR_DEVICE uint32_t ds_full(int i) const { return bar(3 + 2 * (kQ + kO) + i); }
-  SIRDAR_DEVICE uint32_t ds_empty(int i) const { return bar(3 + 2 * (kQ + kO) + kNumDs + i); }
-  SIRDAR_DEVICE uint32_t unit_full(int i) const { return bar(3 + 2 * (kQ + kO + kNumDs) + i); }
-  SIRDAR_DEVICE uint32_t slot_empty(int i) const {
-    return bar(3 + 2 * (kQ + kO + kNumDs) + kUnits + i);
-  }
+  static constexpr int kDs = config.num_ds, kFirstDs = 3 + 2 * (kQ + kO),
+                       kFirstUnit = num_barriers(config) - config.num_slots - kUnits;
+  SIRDAR_DEVICE uint32_t ds_full(int i) const { return bar(kFirstDs + i); }
+  SIRDAR_DEVICE uint32_t ds_empty(int i) const { return bar(kFirstDs + kDs + i); }
+  // Only where P travels.
+  SIRDAR_DEVICE uint32_t weights_full(int i) const { return bar(kFirstDs + 2 * kDs + i); }
+  SIRDAR_DEVICE uint32_t weights_empty(int i) const { return bar(kFirstDs + 3 * kDs + i); }
+  SIRDAR_DEVICE uint32_t unit_full(int i) const { return bar(kFirstUnit + i); }
+  SIRDAR_DEVICE uint32_t slot_empty(int i) const { return bar(kFirstUnit + kUnits + i); }
 };
 
 // One thread. README.md says who arrives.
@@ -59,9 +65,13 @@ SIRDAR_DEVICE void init_barriers(const BackwardShared<config>& s) {
     ptx::mbarrier_init(s.dout_full(i), 1);
     ptx::mbarrier_init(s.dout_empty(i), 8);
   }
-  for (int i = 0; i < kNumDs; ++i) {
-    ptx::mbarrier_init(s.ds_full(i), 8);
+  for (int i = 0; i < config.num_ds; ++i) {
+    ptx::mbarrier_init(s.ds_full(i), is_wide(config) ? 4 : 8);
     ptx::mbarrier_init(s.ds_empty(i), 4);
+    if constexpr (is_wide(config)) {
+      ptx::mbarrier_init(s.weights_full(i), 4);
+      ptx::mbarrier_init(s.weights_empty(i), 4);
+    }
   }
   for (int i = 0; i < num_unit_barriers(config); ++i) ptx::mbarrier_init(s.unit_full(i), 4);
   for (int i = 0; i < config.num_slots; ++i) ptx::mbarrier_init(s.slot_empty(i), 1);

@@ -10,13 +10,11 @@ namespace sirdar::sm90 {
 template <BackwardConfig config>
 using BackwardBounds = MaskBounds<config.mask, BackwardParams>;
 
-// 128 keys of one K/V head, and the query tiles [begin, end) of every head of its group that see
-// some of them, beginning at `start` and going round.
+// 128 keys (64) of one K/V head, and the query tiles [begin, end) of every head of its group that
+// see some of them, beginning at `start` and going round.
 struct KeyBlock {
-  int index, batch, head_kv;
+  int index, first_key, batch, head_kv;
   int begin, end, start;
-
-  SIRDAR_DEVICE int first_key() const { return index * kBlockKeys; }
 };
 
 template <BackwardConfig config>
@@ -39,11 +37,12 @@ SIRDAR_DEVICE KeyBlock block_of(const BackwardParams& params, int item) {
     block.index = config.is_deterministic ? params.num_blocks_n - 1 - rank : rank;
     head = first_head + rest - rank * heads;
   }
+  block.first_key = block.index * block_keys(config);
   block.batch = head / params.num_heads_kv;
   block.head_kv = head - block.batch * params.num_heads_kv;
   const BackwardBounds<config> bounds(params, params.seqlen_q, params.seqlen_k);
-  const int last_key = ptx::min_of(block.first_key() + kBlockKeys, params.seqlen_k) - 1;
-  block.begin = bounds.row_begin(block.first_key()) / config.block_m;
+  const int last_key = ptx::min_of(block.first_key + block_keys(config), params.seqlen_k) - 1;
+  block.begin = bounds.row_begin(block.first_key) / config.block_m;
   block.end = (ptx::max_of(bounds.row_end(last_key), 0) + config.block_m - 1) / config.block_m;
   block.end = ptx::max_of(ptx::min_of(block.end, params.num_tiles), block.begin);
   block.start = block.begin;
@@ -64,7 +63,7 @@ SIRDAR_DEVICE int first_adder(const BackwardParams& params, int tile) {
     return static_cast<int>((reach + params.num_tiles - 1) / params.num_tiles) - 1;
   }
   const BackwardBounds<config> bounds(params, params.seqlen_q, params.seqlen_k);
-  return (bounds.hi((tile + 1) * config.block_m - 1) - 1) / kBlockKeys;
+  return (bounds.hi((tile + 1) * config.block_m - 1) - 1) / block_keys(config);
 }
 
 // How many key blocks add to a query tile before this one.
@@ -82,7 +81,7 @@ template <BackwardConfig config>
 SIRDAR_DEVICE bool has_adders(const BackwardParams& params, int tile) {
   const BackwardBounds<config> bounds(params, params.seqlen_q, params.seqlen_k);
   const int lo = bounds.lo(tile * config.block_m), hi = bounds.hi((tile + 1) * config.block_m - 1);
-  return hi > 0 && lo < params.seqlen_k && lo / kBlockKeys <= (hi - 1) / kBlockKeys;
+  return hi > 0 && lo < params.seqlen_k && lo / block_keys(config) <= (hi - 1) / block_keys(config);
 }
 
 // The query tiles of a key block, in the order in which every warp walks them.
@@ -105,9 +104,9 @@ struct TileWalk {
 template <BackwardConfig config>
 SIRDAR_DEVICE bool is_blind(const BackwardParams& params, const KeyBlock& block, int tile,
                             int half) {
-  if constexpr (config.mask == MaskForm::full) return false;
+  if constexpr (config.mask == MaskForm::full || is_wide(config)) return false;
   const BackwardBounds<config> bounds(params, params.seqlen_q, params.seqlen_k);
-  const int middle = block.first_key() + 64;
+  const int middle = block.first_key + 64;
   const bool upper_is_blind = bounds.hi((tile + 1) * config.block_m - 1) <= middle;
   if (half == 1) return upper_is_blind;
   if constexpr (config.mask == MaskForm::upper) return false;

@@ -1,0 +1,193 @@
+// 64 keys of a warpgroup: scores of a query tile as their rows, and the products that all of the
+// main warpgroups are made of.
+#pragma once
+
+#include "cuda/sm90/backward/shared.cuh"
+#include "cuda/sm90/backward/work.cuh"
+#include "cuda/sm90/fragment.cuh"
+
+namespace sirdar::sm90 {
+
+template <BackwardConfig config>
+struct KeyRows {
+  static constexpr int kM = config.block_m, kKeys = block_keys(config);
+  static constexpr int kWidth = round_up(config.head_dim, 16),
+                       kWidthV = round_up(config.head_dim_v, 16);
+  static constexpr ptx::MmaType kType = kMmaType<config.element>;
+
+  const BackwardParams& params;
+  BackwardShared<config> s;
+  int half, warp, lane;  // which 64 keys; warp of the warpgroup
+  float score[kM / 2];   // S^T, then dP^T
+
+  SIRDAR_DEVICE KeyRows(const BackwardParams& p, BackwardShared<config> shared, int which,
+                        int thread)
+      : params(p), s(shared), half(which), warp(thread / 32), lane(thread % 32) {}
+
+  // ---- products
+
+  // Accumulators that begin with a number of their column, a query row: -lse / scale, -delta.
+  SIRDAR_DEVICE void start_columns(uint32_t values) {
+    SIRDAR_UNROLL
+    for (int i = 0; i < kM / 8; ++i) {
+      const ptx::Float2 pair = ptx::load_shared_float2(values + 8 * (lane % 4) + 32 * i);
+      score[4 * i] = score[4 * i + 2] = pair.x;
+      score[4 * i + 1] = score[4 * i + 3] = pair.y;
+    }
+    ptx::registers_ready(score);
+  }
+
+  // score += keys' rows of `a` times rows of `b`, over `kDepth` columns of both.
+  template <int kDepth>
+  SIRDAR_DEVICE void multiply_rows(uint32_t a, uint32_t b) {
+    const uint64_t keys = ptx::wgmma_descriptor(a + half * 8192, 16, 1024);
+    const uint64_t queries = ptx::wgmma_descriptor(b, 16, 1024);
+    ptx::wgmma_fence();
+    SIRDAR_UNROLL
+    for (int step = 0; step < kDepth / 16; ++step) {
+      ptx::Wgmma<kM>::template ss<kType>(score, keys + (step / 4) * (kKeys * 8) + (step % 4) * 2,
+                                         queries + (step / 4) * (kM * 8) + (step % 4) * 2, 1);
+    }
+    ptx::wgmma_commit_group();
+  }
+  template <int kColumns>
+  SIRDAR_DEVICE void multiply_columns(float (&sum)[kColumns / 2], const uint32_t (&a)[kM / 4],
+                                      uint32_t rows) {
+    const uint64_t b = ptx::wgmma_descriptor(rows, kM * 128, 1024);
+    SIRDAR_UNROLL
+    for (int step = 0; step < kM / 16; ++step) {
+      ptx::Wgmma<kColumns>::template rs<kType, 1>(sum, a + 4 * step, b + step * 128, 1);
+    }
+  }
+  // sum += weights times the tile at `rows`, whose rows are queries. 128 columns a product: ptxas
+  // looks at the registers that the kernel begins with.
+  template <int kColumns>
+  SIRDAR_DEVICE void multiply_tile(float (&sum)[kColumns / 2], const uint32_t (&a)[kM / 4],
+                                   uint32_t rows) {
+    ptx::wgmma_fence();
+    if constexpr (kColumns <= 128) {
+      multiply_columns<kColumns>(sum, a, rows);
+    } else {
+      constexpr int kRest = kColumns - 128;
+      multiply_columns<128>(reinterpret_cast<float(&)[64]>(sum), a, rows);
+      multiply_columns<kRest>(reinterpret_cast<float(&)[kRest / 2]>(sum[64]), a,
+                              rows + 2 * kM * 128);
+    }
+    ptx::wgmma_commit_group();
+  }
+
+  SIRDAR_DEVICE void wait_products() {
+    ptx::wgmma_wait_group<0>();
+    ptx::registers_ready(score);
+  }
+
+  // To whoever fills or reads it next, one arrival a warp.
+  SIRDAR_DEVICE void arrive(uint32_t bar) {
+    ptx::syncwarp();
+    if (lane == 0) ptx::mbarrier_arrive(bar);
+  }
+
+  // ---- between products
+
+  // Scores that are not seen become ones whose weight is 0.
+  SIRDAR_DEVICE void hide(const KeyBlock& block, int tile) {
+    const int first_key = block.first_key + 64 * half, first_row = tile * kM;
+    const BackwardBounds<config> bounds(params, params.seqlen_q, params.seqlen_k);
+    const bool is_whole =
+        bounds.hi(first_row) >= first_key + 64 && bounds.lo(first_row + kM - 1) <= first_key;
+    if (is_whole) return;
+    SIRDAR_UNROLL
+    for (int lower = 0; lower < 2; ++lower) {
+      const int key = first_key + 16 * warp + lane / 4 + 8 * lower;
+      const int origin = first_row + 2 * (lane % 4);
+      const bool exists = key < params.seqlen_k;
+      const int begin = exists ? bounds.row_begin(key) - origin : kM;
+      const int end = exists ? bounds.row_end(key) - origin : 0;
+      SIRDAR_UNROLL
+      for (int i = 0; i < kM / 2; ++i) {
+        if (is_lower_row(i) != (lower == 1)) continue;
+        const int column = column_of(i);
+        if (column < begin || column >= end) score[i] = params.hidden;
+      }
+    }
+  }
+
+  SIRDAR_DEVICE void take_weights(const KeyBlock& block, int tile, uint32_t (&weights)[kM / 4]) {
+    hide(block, tile);
+    SIRDAR_UNROLL
+    for (int i = 0; i < kM / 4; ++i) {
+      weights[i] = pack<config.element>(ptx::exp2_approx(score[2 * i] * params.scale_log2),
+                                        ptx::exp2_approx(score[2 * i + 1] * params.scale_log2));
+    }
+  }
+
+  SIRDAR_DEVICE uint32_t product(int i, uint32_t pair) const {
+    constexpr bool kIsBf16 = config.element == Element::bf16;
+    if constexpr (config.packs_products) {
+      const uint32_t dp = pack<config.element>(score[2 * i], score[2 * i + 1]);
+      return kIsBf16 ? ptx::multiply_bf16x2(pair, dp) : ptx::multiply_f16x2(pair, dp);
+    }
+    // The weights as they were rounded: an fp32 copy has no registers.
+    const FloatPair weight = unpack<config.element>(pair);
+    return pack<config.element>(weight.low * score[2 * i], weight.high * score[2 * i + 1]);
+  }
+
+  // dS^T of this warp's keys to shared memory, as [64 queries][key][query].
+  SIRDAR_DEVICE void hand_over(const uint32_t (&products)[kM / 4], RingPosition<config.num_ds> at) {
+    ptx::mbarrier_wait(s.ds_empty(at.stage), at.parity ^ 1);
+    const int row = 64 * half + 16 * warp + (lane & 15);
+    SIRDAR_UNROLL
+    for (int j = 0; j < kM / 16; ++j) {
+      const uint32_t dst = s.ds(at.stage) + (j / 4) * (kKeys * 128) + row * 128 +
+                           ((((j & 3) * 2 + (lane >> 4)) ^ (lane & 7)) << 4);
+      ptx::stmatrix_x4(dst, products[4 * j], products[4 * j + 1], products[4 * j + 2],
+                       products[4 * j + 3]);
+    }
+    ptx::fence_proxy_async_shared();
+    arrive(s.ds_full(at.stage));
+  }
+
+  // dQ has read dS of the tile before `next`, and K with it.
+  SIRDAR_DEVICE void wait_for_dq(RingPosition<config.num_ds> next) {
+    const int last = (next.stage + config.num_ds - 1) % config.num_ds;
+    ptx::mbarrier_wait(s.ds_empty(last), next.stage == 0 ? next.parity ^ 1 : next.parity);
+  }
+
+  // Rows leave through those of K or V that only this warpgroup still could read.
+  template <int kColumns>
+  SIRDAR_DEVICE void store(const float (&sum)[kColumns / 2], float factor, uint32_t tile,
+                           const TensorMap& map, const KeyBlock& block, int barrier) {
+    const int row = 64 * half + 16 * warp + (lane & 15);
+    const auto word = [&](int i) {
+      return pack<config.element>(sum[2 * i] * factor, sum[2 * i + 1] * factor);
+    };
+    SIRDAR_UNROLL
+    for (int j = 0; j < kColumns / 16; ++j) {
+      const uint32_t dst = tile + (j / 4) * (kKeys * 128) + row * 128 +
+                           ((((j & 3) * 2 + (lane >> 4)) ^ (lane & 7)) << 4);
+      ptx::stmatrix_x4(dst, word(4 * j), word(4 * j + 1), word(4 * j + 2), word(4 * j + 3));
+    }
+    ptx::fence_proxy_async_shared();
+    ptx::barrier_sync(barrier, 128);
+    const int first_key = block.first_key + 64 * half;
+    if (warp == 0 && lane == 0) {
+      SIRDAR_UNROLL
+      for (int c = 0; c < columns(kColumns) / 64; ++c) {
+        ptx::cp_async_bulk_tensor_4d_store(map, tile + c * (kKeys * 128) + half * 8192, 64 * c,
+                                           first_key, block.head_kv, block.batch);
+      }
+      ptx::cp_async_bulk_commit_group();
+    }
+  }
+
+  // Both gradients of the block have left.
+  SIRDAR_DEVICE void give_back_keys() {
+    if (warp == 0 && lane == 0) {
+      ptx::cp_async_bulk_wait_group_read<0>();
+      ptx::mbarrier_arrive(s.kv_empty());
+    }
+    ptx::syncwarp();
+  }
+};
+
+}  // namespace sirdar::sm90

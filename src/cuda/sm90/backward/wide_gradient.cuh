@@ -1,0 +1,176 @@
+// Gradients wider than 128 columns: one warpgroup has dV of 64 keys and makes P, the other has dK
+// and makes dS of it.
+#pragma once
+
+#include "cuda/sm90/backward/key_rows.cuh"
+
+namespace sirdar::sm90 {
+
+// S^T = K Q^T, P^T = exp2, to the other warpgroup; dV += P^T dO.
+template <BackwardConfig config>
+struct ValueGradient : KeyRows<config> {
+  using Base = KeyRows<config>;
+  using Base::params, Base::s, Base::score;
+  static constexpr int kM = Base::kM, kWidth = Base::kWidth, kWidthV = Base::kWidthV;
+
+  uint32_t weights[kM / 4];
+  float dv[kWidthV / 2];
+  RingPosition<config.num_stages_q> q_ring;        // of the next scores
+  RingPosition<config.num_stages_dout> dout_ring;  // of the next dV
+  RingPosition<config.num_ds> weights_ring;
+
+  SIRDAR_DEVICE ValueGradient(const BackwardParams& p, BackwardShared<config> shared, int thread)
+      : Base(p, shared, 0, thread) {}
+
+  SIRDAR_DEVICE void issue_scores() {
+    ptx::mbarrier_wait(s.q_full(q_ring.stage), q_ring.parity);
+    this->start_columns(s.lse(q_ring.stage));
+    this->template multiply_rows<kWidth>(s.k(), s.q(q_ring.stage));
+  }
+  SIRDAR_DEVICE void issue_dv() {
+    ptx::mbarrier_wait(s.dout_full(dout_ring.stage), dout_ring.parity);
+    this->template multiply_tile<kWidthV>(dv, weights, s.dout(dout_ring.stage));
+  }
+  SIRDAR_DEVICE void finish_scores(const KeyBlock& block, int tile) {
+    this->arrive(s.q_empty(q_ring.stage));
+    q_ring.advance();
+    this->take_weights(block, tile, weights);
+    ptx::mbarrier_wait(s.weights_empty(weights_ring.stage), weights_ring.parity ^ 1);
+    const uint32_t dst = s.weights(weights_ring.stage) + 16 * (32 * this->warp + this->lane);
+    SIRDAR_UNROLL
+    for (int i = 0; i < kM / 16; ++i) {
+      const auto word = [&](int n) { return static_cast<int>(weights[4 * i + n]); };
+      ptx::store_shared(dst + i * 2048, ptx::Int4{word(0), word(1), word(2), word(3)});
+    }
+    this->arrive(s.weights_full(weights_ring.stage));
+    weights_ring.advance();
+  }
+  SIRDAR_DEVICE void finish_dv() {
+    ptx::registers_ready(dv);
+    this->arrive(s.dout_empty(dout_ring.stage));
+    dout_ring.advance();
+  }
+
+  // Scores of a tile are issued with dV of the one before.
+  SIRDAR_DEVICE void walk(const KeyBlock& block) {
+    TileWalk tiles(block, params.group_size);
+    if (tiles.is_done()) return;
+    issue_scores();
+    this->wait_products();
+    finish_scores(block, tiles.tile);
+    SIRDAR_NO_UNROLL
+    for (tiles.advance(); !tiles.is_done(); tiles.advance()) {
+      issue_scores();
+      issue_dv();
+      this->wait_products();
+      finish_dv();
+      finish_scores(block, tiles.tile);
+    }
+    issue_dv();
+    ptx::wgmma_wait_group<0>();
+    finish_dv();
+  }
+
+  SIRDAR_DEVICE void run() {
+    int parity = 0;  // of K
+    for (int item = ptx::block_idx_x(); item < params.num_items; item += ptx::grid_dim_x()) {
+      const KeyBlock block = block_of<config>(params, item);
+      SIRDAR_UNROLL
+      for (float& value : dv) value = 0;
+      ptx::mbarrier_wait(s.k_full(), parity);
+      parity ^= 1;
+      walk(block);
+      ptx::barrier_sync(3, 256);  // nobody reads V any more
+      this->template store<kWidthV>(dv, 1.0f, s.v(), params.dv, block, 1);
+      this->give_back_keys();
+    }
+  }
+};
+
+// dP^T = V dO^T, dS^T = P^T (dP^T - delta), to the warpgroup of dQ; dK += dS^T Q.
+template <BackwardConfig config>
+struct WideKeyGradient : KeyRows<config> {
+  using Base = KeyRows<config>;
+  using Base::params, Base::s, Base::score;
+  static constexpr int kM = Base::kM, kWidth = Base::kWidth, kWidthV = Base::kWidthV;
+
+  uint32_t products[kM / 4];
+  float dk[kWidth / 2];
+  RingPosition<config.num_stages_q> q_ring;        // of the next dK
+  RingPosition<config.num_stages_dout> dout_ring;  // of the next dP
+  RingPosition<config.num_ds> ring;                // of P and dS
+
+  SIRDAR_DEVICE WideKeyGradient(const BackwardParams& p, BackwardShared<config> shared, int thread)
+      : Base(p, shared, 0, thread) {}
+
+  SIRDAR_DEVICE void issue_dp() {
+    ptx::mbarrier_wait(s.dout_full(dout_ring.stage), dout_ring.parity);
+    this->start_columns(s.delta(dout_ring.stage));
+    this->template multiply_rows<kWidthV>(s.v(), s.dout(dout_ring.stage));
+  }
+  SIRDAR_DEVICE void issue_dk() {
+    ptx::mbarrier_wait(s.q_full(q_ring.stage), q_ring.parity);
+    this->template multiply_tile<kWidth>(dk, products, s.q(q_ring.stage));
+  }
+  SIRDAR_DEVICE void finish_dp() {
+    this->arrive(s.dout_empty(dout_ring.stage));
+    dout_ring.advance();
+    ptx::mbarrier_wait(s.weights_full(ring.stage), ring.parity);
+    const uint32_t src = s.weights(ring.stage) + 16 * (32 * this->warp + this->lane);
+    SIRDAR_UNROLL
+    for (int i = 0; i < kM / 16; ++i) {
+      const ptx::Int4 four = ptx::load_shared_int4(src + i * 2048);
+      const int pairs[4] = {four.x, four.y, four.z, four.w};
+      SIRDAR_UNROLL
+      for (int n = 0; n < 4; ++n) {
+        products[4 * i + n] = this->product(4 * i + n, static_cast<uint32_t>(pairs[n]));
+      }
+    }
+    this->arrive(s.weights_empty(ring.stage));
+    this->hand_over(products, ring);
+    ring.advance();
+  }
+  SIRDAR_DEVICE void finish_dk() {
+    ptx::registers_ready(dk);
+    this->arrive(s.q_empty(q_ring.stage));
+    q_ring.advance();
+  }
+
+  // dP of a tile is issued with dK of the one before.
+  SIRDAR_DEVICE void walk(const KeyBlock& block) {
+    TileWalk tiles(block, params.group_size);
+    if (tiles.is_done()) return;
+    issue_dp();
+    this->wait_products();
+    finish_dp();
+    SIRDAR_NO_UNROLL
+    for (tiles.advance(); !tiles.is_done(); tiles.advance()) {
+      issue_dp();
+      issue_dk();
+      this->wait_products();
+      finish_dk();
+      finish_dp();
+    }
+    issue_dk();
+    ptx::wgmma_wait_group<0>();
+    finish_dk();
+    this->wait_for_dq(ring);
+  }
+
+  SIRDAR_DEVICE void run() {
+    int parity = 0;  // of V
+    for (int item = ptx::block_idx_x(); item < params.num_items; item += ptx::grid_dim_x()) {
+      const KeyBlock block = block_of<config>(params, item);
+      SIRDAR_UNROLL
+      for (float& value : dk) value = 0;
+      ptx::mbarrier_wait(s.v_full(), parity);
+      parity ^= 1;
+      walk(block);
+      ptx::barrier_sync(3, 256);  // nobody reads K any more
+      this->template store<kWidth>(dk, params.scale, s.k(), params.dk, block, 2);
+      this->give_back_keys();
+    }
+  }
+};
+
+}  // namespace sirdar::sm90
