@@ -77,7 +77,15 @@ inline F sigmoid_any(F x) {
   return mul(select(less(x, all(0.0f)), e, one), inverse(add(one, e)));
 }
 
+// 1 - tanh(x)^2 = (2 h / (1 + h^2))^2 with h = exp(-|x|): no difference of numbers near 1.
+inline F tanh_slope(F x) {
+  const F h = exp_of(as_float(or_int(as_int(x), all_int(INT32_MIN))));
+  const F root = mul(add(h, h), inverse(fma(h, h, all(1.0f))));
+  return mul(root, root);
+}
+
 inline F negative(F x) { return as_float(xor_int(as_int(x), all_int(INT32_MIN))); }
+inline F unless_zero(F x, F y) { return select(equal(x, all(0.0f)), all(0.0f), y); }
 // A NaN of either passes; the first operand where both are equal.
 inline F lesser(F a, F b) { return select(not_equal(a, a), a, select(less_equal(a, b), a, b)); }
 inline F greater(F a, F b) { return select(not_equal(a, a), a, select(less_equal(b, a), a, b)); }
@@ -333,6 +341,7 @@ constexpr KernelRow kKernelRows[] = {
     unary_row<exp2_any, W>(),
     unary_row<log_any, W>(),
     unary_row<tanh_of, W>(),
+    unary_row<tanh_slope, W>(),
     unary_row<sigmoid_any, W>(),
     unary_row<sqrt, W>(),
     binary_row<add_int, W>(),
@@ -347,6 +356,7 @@ constexpr KernelRow kKernelRows[] = {
     binary_row<mul, W>(),
     binary_row<div, W>(),
     row_of<divide_by_lane<W>>(),
+    binary_row<unless_zero, W>(),
     binary_row<lesser, W>(),
     binary_row<greater, W>(),
     binary_row<less_int_of, W>(),

@@ -77,7 +77,8 @@ class Adjoints {
   }
   // `value`, which is some multiple of the adjoint; 0 where that is 0, whatever the value.
   int32_t unless_zero(int32_t adjoint, int32_t value) {
-    if (adjoint == one_) return value;
+    const Node& node = tree_.nodes[static_cast<size_t>(adjoint)];
+    if (node.op == Op::literal && node.real != 0) return value;
     const int32_t zero = real(0);
     const int32_t stops = test(Op::equal, adjoint, zero);
     return select(stops, zero, value);

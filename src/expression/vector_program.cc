@@ -297,6 +297,11 @@ class Lowering {
       case Op::logical_or:
         return binary(section, VectorOp::logical_or, a, b);
       case Op::select:
+        if (is_test_of_zero(a) && is_constant(b, 0)) {
+          const int32_t rest = operand(node, 2, by_distance);
+          return binary(section, VectorOp::unless_zero, value(a).operands[0],
+                        spread(section, rest));
+        }
         return add({section,
                     VectorOp::select,
                     0,
@@ -325,10 +330,38 @@ class Lowering {
       return unary(section, is_quotient ? VectorOp::divide_by : VectorOp::remainder_by, a,
                    value(b).immediate);
     }
+    if (op == VectorOp::multiply && is_tanh_slope(a, b))
+      return unary(section, VectorOp::tanh_slope, tanh_slope_of(a));
     const bool is_by_lane = op == VectorOp::divide && section == Section::pairs &&
                             value(a).section == Section::pairs &&
                             value(b).section == Section::lanes;
     return binary(section, is_by_lane ? VectorOp::divide_by_lane : op, a, b);
+  }
+
+  bool is_constant(int32_t at, float number) const {
+    return value(at).op == VectorOp::constant &&
+           value(at).immediate == std::bit_cast<int32_t>(number) && !is_input(at);
+  }
+  static bool is_input(int32_t at) { return at < static_cast<int32_t>(kInputs.size()); }
+  // By a register that an operation may read where `select` may read its result.
+  bool is_test_of_zero(int32_t at) const {
+    return value(at).op == VectorOp::equal && is_constant(value(at).operands[1], 0) &&
+           value(value(at).operands[0]).section != Section::keys;
+  }
+  // s (1 - s) times 4 with s = sigmoid(-2 |x|), as slope.cc writes the slope of tanh.
+  bool is_tanh_slope(int32_t a, int32_t b) const {
+    if (!is_constant(b, 4) || value(a).op != VectorOp::multiply) return false;
+    const auto [s, rest] = std::pair(value(a).operands[0], value(a).operands[1]);
+    if (value(s).op != VectorOp::sigmoid || value(rest).op != VectorOp::subtract) return false;
+    if (!is_constant(value(rest).operands[0], 1) || value(rest).operands[1] != s) return false;
+    const Value& twice = value(value(s).operands[0]);
+    return twice.op == VectorOp::multiply && value(twice.operands[0]).op == VectorOp::abs &&
+           is_constant(twice.operands[1], -2);
+  }
+  // x of that.
+  int32_t tanh_slope_of(int32_t a) const {
+    const Value& twice = value(value(value(a).operands[0]).operands[0]);
+    return value(twice.operands[0]).operands[0];
   }
 
   struct Less {

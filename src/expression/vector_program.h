@@ -33,6 +33,7 @@ enum class VectorOp : uint8_t {
   exp2,
   log,
   tanh,
+  tanh_slope,  // 1 - tanh^2, exact where that is small
   sigmoid,
   sqrt,
   // two operands
@@ -48,6 +49,7 @@ enum class VectorOp : uint8_t {
   multiply,
   divide,
   divide_by_lane,  // in `pairs`, by a register of `lanes`
+  unless_zero,     // the second, but 0 where the first is 0
   min,
   max,
   less_integer,

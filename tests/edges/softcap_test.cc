@@ -36,23 +36,25 @@ TEST(Softcap, GradientsThroughSaturatedScoresVanish) {
   }
 }
 
-// One score of 70 under a cap of 2 beside one of 0: weights e^2 / (e^2 + 1) and 1 / (e^2 + 1),
-// whose product is 0.10499358540350652, and a slope of 4 e^-70 = 1.590179894363e-30, which is no
-// difference of two numbers near 1 in any format.
+// One score of 70 under a cap of 2, built in and as text, beside one of 0: weights e^2 / (e^2 + 1)
+// and 1 / (e^2 + 1), whose product is 0.10499358540350652, and a slope of 4 e^-70
+// = 1.590179894363e-30, which is no difference of two numbers near 1 in any format.
 TEST(Softcap, GradientsOfSaturatedScoresAreExact) {
-  Call call("bwd b1 sq1 sk2 hq1 hkv1 d1 fp32 scale:1 softcap:2");
-  call.q.set({0, 0, 0, 0}, 1);
-  call.k.set({0, 0, 0, 0}, 70);
-  call.k.set({0, 1, 0, 0}, 0);
-  call.v.set({0, 0, 0, 0}, 1);
-  call.v.set({0, 1, 0, 0}, 0);
-  call.dout.set({0, 0, 0, 0}, 1);
-  call.run_forward_first();
-  for (const Variant& variant : variants(call.problem)) {
-    ASSERT_TRUE(call.run(variant).ok());
-    EXPECT_NEAR(call.dk.at({0, 0, 0, 0}) / 1.669586885458e-31, 1, 2e-6);
-    EXPECT_NEAR(call.dq.at({0, 0, 0, 0}) / 1.168710819821e-29, 1, 2e-6);
-    EXPECT_NEAR(call.dk.at({0, 1, 0, 0}), -0.10499358540350652, 1e-7);
+  for (const char* cap : {"softcap:2", "score_mod:\"2 * tanh(score / 2)\""}) {
+    Call call(std::string("bwd b1 sq1 sk2 hq1 hkv1 d1 fp32 scale:1 ") + cap);
+    call.q.set({0, 0, 0, 0}, 1);
+    call.k.set({0, 0, 0, 0}, 70);
+    call.k.set({0, 1, 0, 0}, 0);
+    call.v.set({0, 0, 0, 0}, 1);
+    call.v.set({0, 1, 0, 0}, 0);
+    call.dout.set({0, 0, 0, 0}, 1);
+    call.run_forward_first();
+    for (const Variant& variant : variants(call.problem)) {
+      ASSERT_TRUE(call.run(variant).ok());
+      EXPECT_NEAR(call.dk.at({0, 0, 0, 0}) / 1.669586885458e-31, 1, 2e-6) << cap << variant.str();
+      EXPECT_NEAR(call.dq.at({0, 0, 0, 0}) / 1.168710819821e-29, 1, 2e-6) << cap << variant.str();
+      EXPECT_NEAR(call.dk.at({0, 1, 0, 0}), -0.10499358540350652, 1e-7) << cap << variant.str();
+    }
   }
 }
 
