@@ -195,7 +195,7 @@ def attention(
     if expression is not _core.NO_EXPRESSION:
         options.update(expression.options())
     if plain and _eager.is_plain():
-        out, lse, *rest = _eager.forward(inputs, options, return_max_logit)
+        out, lse, *rest = _eager.forward(inputs, options, return_lse, return_max_logit)
     else:
         out, lse, *rest = _ops.forward(*inputs, **options, max_logit=return_max_logit)
     if not return_lse and not return_max_logit:

@@ -12,6 +12,7 @@ INPUTS = (
     "page_table", "document_q", "document_k",
 )  # fmt: skip
 
+NUM_PLAIN_OPTIONS = 10  # those of a call without expressions, which the library takes as they are
 _Fields = namedtuple("_Fields", "score_mod mask_mod names tensors scalar_names scalars")
 
 
@@ -65,15 +66,16 @@ def _options(options, tensors, rng):
 
 def forward(
     q, k, v, bias, sink, tensors, mask, alibi, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k,
-    page_table, document_q, document_k, rng, max_logit=False, **options,
+    page_table, document_q, document_k, rng, max_logit=False, lse=True, deterministic=True, **options,
 ):  # fmt: skip
-    """(out, lse), with max_logit=True (out, lse, max_logit)."""
-    options = _options(options, tensors, rng)
-    options.pop("deterministic", None)  # the forward pass always is
+    """(out, lse), with max_logit=True (out, lse, max_logit), with lse=False too out alone. The forward pass
+    is always deterministic."""
+    if rng is not None or tensors or len(options) > NUM_PLAIN_OPTIONS:
+        options = _options(options, tensors, rng)
     return _functions.attention(
         q, k, v, bias=bias, sink=sink, mask=mask, alibi=alibi, cu_seqlens_q=cu_seqlens_q,
         cu_seqlens_k=cu_seqlens_k, seqused_q=seqused_q, seqused_k=seqused_k, page_table=page_table,
-        document_q=document_q, document_k=document_k, return_lse=True, return_max_logit=max_logit,
+        document_q=document_q, document_k=document_k, return_lse=lse, return_max_logit=max_logit,
         **options,
     )  # fmt: skip
 

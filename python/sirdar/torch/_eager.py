@@ -110,14 +110,21 @@ class _Backward(torch.autograd.Function):
         return tuple(grads), tuple(dims)
 
 
-def forward(inputs, options, max_logit):
-    """(out, lse) or (out, lse, max_logit) of plain tensors. inputs: q, k, v, bias, sink, tensors, others."""
-    tensors = inputs[5]
-    function = _Forward
+def _wants_gradient(inputs):
+    if not torch.is_grad_enabled():
+        return False
+    return any(tensor is not None and tensor.requires_grad for tensor in (*inputs[:5], *inputs[5]))
+
+
+def forward(inputs, options, lse, max_logit):
+    """(out, lse, ...) of plain tensors; lse is None where it is neither wanted nor needed for gradients.
+    inputs: q, k, v, bias, sink, tensors, others."""
     if _is_transformed():
         function = _TransformedForward
-    elif not torch.is_grad_enabled() or not any(
-        tensor is not None and tensor.requires_grad for tensor in (*inputs[:5], *tensors)
-    ):
+    elif _wants_gradient(inputs):
+        function = _Forward
+    elif lse or max_logit:
         return _core.forward(*inputs, max_logit=max_logit, **options)
-    return function.apply(options, max_logit, *inputs[:5], *inputs[6:], *tensors)
+    else:
+        return _core.forward(*inputs, lse=False, **options), None
+    return function.apply(options, max_logit, *inputs[:5], *inputs[6:], *inputs[5])

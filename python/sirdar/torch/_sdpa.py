@@ -17,6 +17,10 @@ def _check(query, key, value, enable_gqa):
         check_tensor(name, tensor)
         if tensor.dim() < 2:
             raise ValueError(f"{name}: has {tensor.dim()} axes; [..., seqlen, head_dim] is needed.")
+    _check_heads(query, key, value, enable_gqa)
+
+
+def _check_heads(query, key, value, enable_gqa):
     heads = [tensor.shape[-3] if tensor.dim() > 2 else 1 for tensor in (query, key, value)]
     if enable_gqa:
         if heads[1] != heads[2] or heads[1] == 0 or heads[0] % heads[1]:
@@ -29,6 +33,15 @@ def _check(query, key, value, enable_gqa):
             f"query, key, value: have {heads[0]}, {heads[1]} and {heads[2]} heads; they must be equal "
             "(or 1): pass enable_gqa=True where query heads share those of key and value."
         )
+
+
+def _is_usual(query, key, value):
+    """Plain tensors of four axes and one batch size, which need no broadcasting."""
+    if not type(query) is type(key) is type(value) is torch.Tensor:
+        return False
+    if not query.dim() == key.dim() == value.dim() == 4:
+        return False
+    return query.shape[0] == key.shape[0] == value.shape[0]
 
 
 def _as_four(tensor, leading):
@@ -93,14 +106,16 @@ def scaled_dot_product_attention(
     A row without a visible key gives 0. Dropout draws from torch's generator (torch.manual_seed), but
     drops other weights than torch does. float64 is refused.
     """
+    if _is_usual(query, key, value):
+        heads, heads_kv = query.shape[1], key.shape[1]
+        if not heads == heads_kv == value.shape[1]:
+            _check_heads(query, key, value, enable_gqa)
+        if enable_gqa or heads == heads_kv == value.shape[1]:
+            masks = _mask_arguments(attn_mask, is_causal, query, query.shape[:1])
+            q, k, v = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+            out = attention(q, k, v, dropout_p=dropout_p, softmax_scale=scale, **masks)
+            return out.transpose(1, 2)
     _check(query, key, value, enable_gqa)
-    if query.dim() == 4 and query.shape[0] == key.shape[0] == value.shape[0] and (
-        enable_gqa or query.shape[1] == key.shape[1] == value.shape[1]
-    ):
-        masks = _mask_arguments(attn_mask, is_causal, query, query.shape[:1])
-        q, k, v = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
-        out = attention(q, k, v, dropout_p=dropout_p, softmax_scale=scale, **masks)
-        return out.transpose(1, 2)
     shapes = [tensor.shape[:-3] for tensor in (query, key, value)]
     leading = torch.broadcast_shapes(*shapes)
     heads = max(tensor.shape[-3] if tensor.dim() > 2 else 1 for tensor in (query, key, value))
