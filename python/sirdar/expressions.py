@@ -11,7 +11,6 @@ would need a value that does not exist yet.
 
 import math
 import operator
-from typing import Any
 
 FP32, INT, BOOL = "fp32", "int", "bool"
 
@@ -296,7 +295,7 @@ def _call(name, *inputs):
     return Value(text, INT if keeps_int else FP32, _PRIMARY, keeps_int and never)
 
 
-def where(condition: Any, x: Any, y: Any) -> Value:
+def where(condition, x, y):
     """x where the condition holds, y elsewhere."""
     condition, x, y = _truth(condition), value_of(x), value_of(y)
     if x.type != y.type and BOOL in (x.type, y.type):
@@ -306,62 +305,62 @@ def where(condition: Any, x: Any, y: Any) -> Value:
     return Value(text, type, _CHOICE, x.is_never_negative and y.is_never_negative)
 
 
-def minimum(x: Any, y: Any) -> Value:
+def minimum(x, y):
     """The smaller; NaN if either is."""
     return _call("min", x, y)
 
 
-def maximum(x: Any, y: Any) -> Value:
+def maximum(x, y):
     """The larger; NaN if either is."""
     return _call("max", x, y)
 
 
-def floor(x: Any) -> Value:
+def floor(x):
     """The largest whole number that is not above x, as fp32."""
     return _call("floor", x)
 
 
-def exp(x: Any) -> Value:
+def exp(x):
     return _call("exp", x)
 
 
-def exp2(x: Any) -> Value:
+def exp2(x):
     return _call("exp2", x)
 
 
-def log(x: Any) -> Value:
+def log(x):
     """Natural logarithm."""
     return _call("log", x)
 
 
-def tanh(x: Any) -> Value:
+def tanh(x):
     return _call("tanh", x)
 
 
-def sigmoid(x: Any) -> Value:
+def sigmoid(x):
     """1 / (1 + exp(-x))"""
     return _call("sigmoid", x)
 
 
-def sqrt(x: Any) -> Value:
+def sqrt(x):
     return _call("sqrt", x)
 
 
-def clip(x: Any, low: Any, high: Any) -> Value:
+def clip(x, low, high):
     """x, moved into low..high; None is no bound."""
     value = x if low is None else maximum(x, low)
     return value if high is None else minimum(value, high)
 
 
-def logical_and(x: Any, y: Any) -> Value:
+def logical_and(x, y):
     return _logic("&&", x, y)
 
 
-def logical_or(x: Any, y: Any) -> Value:
+def logical_or(x, y):
     return _logic("||", x, y)
 
 
-def logical_not(x: Any) -> Value:
+def logical_not(x):
     return ~_truth(x)
 
 

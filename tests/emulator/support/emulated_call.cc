@@ -26,7 +26,7 @@ test::Tensor like(const test::Tensor& from) {
   const test::Shape& shape = from.shape();
   test::Shape stride(shape.size(), 1);
   for (size_t axis = shape.size(); axis-- > 1;)
-    stride[axis - 1] = stride[axis] * std::max<int64_t>(shape[axis], 1) + 8;
+    stride[axis - 1] = (stride[axis] * std::max<int64_t>(shape[axis], 1) + 15) / 8 * 8;
   test::Tensor tensor;
   for (int64_t offset = 0; offset < 8; ++offset) {
     tensor = test::Tensor(from.view().dtype, shape, stride, offset);
@@ -38,10 +38,12 @@ test::Tensor like(const test::Tensor& from) {
 
 }  // namespace
 
-EmulatedCall::EmulatedCall(const std::string& problem)
+EmulatedCall::EmulatedCall(const std::string& problem, const std::function<void(test::Call&)>& edit)
     : kernels_(value_or_throw(forward_kernels(problem))), call_(problem) {
   call_.q = like(call_.q), call_.k = like(call_.k), call_.v = like(call_.v);
   call_.out = like(call_.out);
+  if (kernels_.config.num_stages_bias > 0) call_.bias = like(call_.bias);
+  if (edit) edit(call_);
   const expression::DeviceModification modification = expression::modification_of(kernels_.problem);
   const sm90::CoverView shape =
       sm90::cover_view(kernels_.problem, kernels_.config, modification, nullptr);

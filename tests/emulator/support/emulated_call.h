@@ -2,6 +2,7 @@
 // writes the kernels and fills their parameters; what it computes is compared with float64.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -15,8 +16,9 @@ namespace sirdar::emulator_tests {
 
 class EmulatedCall {
  public:
-  // Throws what is wrong with the problem.
-  explicit EmulatedCall(const std::string& problem);
+  // Throws what is wrong with the problem. `edit` changes the random inputs.
+  explicit EmulatedCall(const std::string& problem,
+                        const std::function<void(test::Call&)>& edit = {});
 
   // Every launch of the call on as many as `blocks` thread blocks; the report is the forward's, or
   // that of the launch before it if it has a fault. Wrong results are a fault too.

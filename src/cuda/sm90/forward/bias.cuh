@@ -108,4 +108,41 @@ struct BiasTile {
 template <int kKeys>
 struct BiasTile<Bias::none, kKeys> {};
 
+// A thread's entries of a tile that TMA brought, in the registers of wgmma's accumulators: word
+// 4 i + j has those of scores 8 i + 2 j and 8 i + 2 j + 1.
+template <Bias kForm, int kKeys>
+struct StagedBias {
+  uint32_t words[kKeys / 4];
+
+  // `tile` has row 0 of the warpgroup.
+  SIRDAR_DEVICE void load(uint32_t tile, int warp, int lane) {
+    const int row = 16 * warp + (lane & 15);
+    // Sixteen keys further under the swizzle is another bit of the address.
+    const uint32_t start = tile + row * 128 + (((lane >> 4) ^ (row & 7)) << 4);
+    SIRDAR_UNROLL
+    for (int i = 0; i < kKeys / 16; ++i) {
+      auto& four = reinterpret_cast<uint32_t(&)[4]>(words[4 * i]);
+      ptx::ldmatrix_x4(four, (start ^ ((i % 4) * 32)) + (i / 4) * (64 * 128));
+    }
+  }
+
+  // score * scale + bias. kIsExact: a pair whose entry is -inf is hidden whatever its score;
+  // otherwise NaN and +inf make it NaN, which the caller looks for.
+  template <bool kIsExact, int kCount>
+  SIRDAR_DEVICE void add(float (&scores)[kCount], float scale) const {
+    const auto sum = [&](float score, float bias) {
+      const float logit = ptx::fma_of(score, scale, bias);
+      return kIsExact && bias == kMinusInfinity ? bias : logit;
+    };
+    SIRDAR_UNROLL
+    for (int i = 0; i < kCount / 2; ++i) {
+      const BiasPair<kForm> pair{words[i]};
+      scores[2 * i] = sum(scores[2 * i], pair.first());
+      scores[2 * i + 1] = sum(scores[2 * i + 1], pair.second());
+    }
+  }
+};
+template <int kKeys>
+struct StagedBias<Bias::none, kKeys> {};
+
 }  // namespace sirdar::sm90

@@ -49,6 +49,18 @@ void shape_middle(ForwardConfig& config) {
   config.trim = config.mask == MaskForm::upper ? 1 : 0;
 }
 
+// Where a tile of it fits: 16 bits, and an entry of its own for each pair.
+void stage_bias(ForwardConfig& config, const Problem& problem) {
+  const bool is_narrow = config.bias == Bias::bf16 || config.bias == Bias::fp16;
+  const Axes& axes = problem.bias_axes;
+  if (!is_narrow || !axes.query || !axes.key || problem.seqlen_k == 0) return;
+  if (std::max(config.head_dim, config.head_dim_v) > 128) return;
+  const bool is_small = std::max(config.head_dim, config.head_dim_v) <= 64;
+  config.num_stages_bias = is_small ? 2 : 1;
+  config.num_stages_k = config.num_stages_v = 2;
+  config.num_q_buffers = 2;
+}
+
 void shape_wide(ForwardConfig& config) {
   config.num_q_buffers = 1;
   if (config.head_dim_v <= 128 && config.head_dim <= 192) {
@@ -66,7 +78,7 @@ void shape_wide(ForwardConfig& config) {
 
 }  // namespace
 
-ForwardConfig choose_config(const Problem& problem) {
+ForwardConfig choose_config(const Problem& problem, bool may_stage_bias) {
   ForwardConfig config;
   config.element = problem.dtype_q == DType::fp16 ? Element::fp16 : Element::bf16;
   config.head_dim = static_cast<int>(problem.head_dim);
@@ -104,6 +116,7 @@ ForwardConfig choose_config(const Problem& problem) {
     shape_wide(config);
   }
   if (is_modified) config.trim = 0;
+  if (may_stage_bias) stage_bias(config, problem);
   return config;
 }
 

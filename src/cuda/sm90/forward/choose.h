@@ -8,8 +8,9 @@
 namespace sirdar::sm90 {
 
 // Everything but num_threads-like run-time facts: the same for any machine of this architecture.
-// The problem must be one that cuda.sm90.forward supports.
-ForwardConfig choose_config(const Problem& problem);
+// The problem must be one that cuda.sm90.forward supports. may_stage_bias: TMA reaches the bias,
+// which its strides decide.
+ForwardConfig choose_config(const Problem& problem, bool may_stage_bias = true);
 
 // Bytes that a thread of such a kernel is known to spill at most (README.md).
 int spill_bytes_known(const ForwardConfig& config);

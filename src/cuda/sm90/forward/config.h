@@ -51,6 +51,7 @@ struct ForwardConfig {
   bool has_alibi = false;    //   plus a slope times the distance
   bool is_alibi_one_sided = false;  //   of pairs whose key is never behind the query
   Bias bias = Bias::none;           //   plus a tensor's
+  int num_stages_bias = 0;          //     tiles of it that TMA brings; 0: the consumers read it
   bool has_score_mod = false;       //   what the caller's expression makes of them
   bool has_mask_mod = false;        // pairs are hidden by an expression, ids or a tensor
   bool has_sink = false;            // one more logit per head, which has no value
@@ -88,6 +89,7 @@ constexpr void fields(C& c, Visit visit) {
   visit("has_alibi", c.has_alibi);
   visit("is_alibi_one_sided", c.is_alibi_one_sided);
   visit("bias", c.bias);
+  visit("num_stages_bias", c.num_stages_bias);
   visit("has_score_mod", c.has_score_mod);
   visit("has_mask_mod", c.has_mask_mod);
   visit("has_sink", c.has_sink);
@@ -112,14 +114,19 @@ constexpr int q_bytes(const ForwardConfig& c) {
 constexpr int k_bytes(const ForwardConfig& c) { return 2 * c.block_n * columns(c.head_dim); }
 constexpr int v_bytes(const ForwardConfig& c) { return 2 * c.block_n * columns(c.head_dim_v); }
 
+// A warpgroup's rows.
+constexpr int bias_bytes(const ForwardConfig& c) { return 2 * 64 * c.block_n; }
+
 // Offsets from a base that is aligned to 1024 bytes.
 struct SharedMap {
-  int q, k, v, info, block_info, barriers, end;
+  int q, k, v, bias, info, block_info, barriers, end;
 };
 inline constexpr int kInfoBytes = 32;       // one work item as its consumers read it
 inline constexpr int kBlockInfoBytes = 16;  // a key block, where not all are walked
 constexpr int num_barriers(const ForwardConfig& c) {
-  return 2 * (c.num_q_buffers + c.num_stages_k + c.num_stages_v) + (c.has_lengths ? 1 : 0);
+  return 2 * (c.num_q_buffers + c.num_stages_k + c.num_stages_v +
+              c.num_stages_bias * c.num_consumers) +
+         (c.has_lengths ? 1 : 0);
 }
 // Items whose description is in shared memory: one a Q buffer, and the one that is being finished.
 constexpr int num_items_ahead(const ForwardConfig& c) {
@@ -129,7 +136,8 @@ constexpr SharedMap shared_map(const ForwardConfig& c) {
   SharedMap map{};
   map.k = map.q + c.num_q_buffers * q_bytes(c);
   map.v = map.k + c.num_stages_k * k_bytes(c);
-  map.info = map.v + c.num_stages_v * v_bytes(c);
+  map.bias = map.v + c.num_stages_v * v_bytes(c);
+  map.info = map.bias + c.num_stages_bias * c.num_consumers * bias_bytes(c);
   map.block_info = map.info + num_items_ahead(c) * kInfoBytes;
   map.barriers = map.block_info + (c.has_mask_mod ? c.num_stages_k * kBlockInfoBytes : 0);
   map.end = map.barriers + 8 * num_barriers(c);
@@ -156,11 +164,14 @@ constexpr int polynomial_degree(const ForwardConfig& c) {
 constexpr bool is_valid(const ForwardConfig& c) {
   const bool ring_is_deep_enough =
       c.trim == 0 || c.num_stages_v > (block_m(c) - 64 + c.block_n - 1) / c.block_n;
+  const bool may_stage_bias =
+      (c.bias == Bias::bf16 || c.bias == Bias::fp16) && c.block_n % 64 == 0 && c.cluster_size == 1;
   // Both blocks of a cluster walk the same key blocks, so that their rings move together.
   const bool may_share = c.cluster_size == 2 && !c.has_lengths && !c.has_mask_mod && c.trim == 0;
   return (c.cluster_size == 1 || may_share) && c.num_polynomial >= 0 && c.num_polynomial <= 16 &&
          c.block_n % 16 == 0 && c.block_n <= 256 && c.head_dim % 8 == 0 && c.head_dim_v % 8 == 0 &&
-         ring_is_deep_enough && (c.has_logits || (!c.has_score_mod && c.bias == Bias::none)) &&
+         ring_is_deep_enough && (c.num_stages_bias == 0 || may_stage_bias) &&
+         (c.has_logits || (!c.has_score_mod && c.bias == Bias::none)) &&
          (!c.has_mask_mod || (c.block_n % 32 == 0 && c.trim == 0)) &&
          (c.trim == 0 || c.mask == MaskForm::upper) && shared_bytes(c) <= 232448;
 }

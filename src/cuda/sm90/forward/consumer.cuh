@@ -15,7 +15,8 @@ namespace sirdar::sm90 {
 // What the logits of one score tile are made of besides the scores.
 template <ForwardConfig config>
 struct LogitTerms {
-  BiasTile<config.bias, config.block_n> bias;
+  BiasTile<config.num_stages_bias == 0 ? config.bias : Bias::none, config.block_n> bias;
+  StagedBias<config.num_stages_bias == 0 ? Bias::none : config.bias, config.block_n> staged_bias;
   SeenKeys<config.has_mask_mod ? config.block_n : 0> seen;
 };
 
@@ -33,6 +34,8 @@ struct Consumer {
   static constexpr ptx::MmaType kType =
       config.element == Element::bf16 ? ptx::MmaType::bf16 : ptx::MmaType::f16;
   static constexpr bool kHasLo = config.mask == MaskForm::interval;
+  static constexpr bool kReadsBias = config.bias != Bias::none && config.num_stages_bias == 0,
+                        kStagesBias = config.num_stages_bias > 0;
   static constexpr bool kStagesOut = config.num_q_buffers > 1;
   using Terms = LogitTerms<config>;
   static constexpr int kThreshold = config.softmax == Softmax::conditional ? 8 : 0;
@@ -41,6 +44,8 @@ struct Consumer {
       config.has_alibi && !config.has_softcap && config.bias == Bias::none && !config.has_score_mod;
   static constexpr bool kCapsLast =
       config.has_softcap && !config.has_alibi && config.bias == Bias::none && !config.has_score_mod;
+  // With the staged bias, in one multiply-add.
+  static constexpr bool kScalesLast = kStagesBias && !config.has_softcap && !config.has_alibi;
   // A warpgroup whose items overflowed this often takes the running maximum for the rest of one.
   static constexpr int kPatience = 1;
 
@@ -59,9 +64,10 @@ struct Consumer {
   RingPosition<config.num_stages_k> k_ring;
   RingPosition<config.num_stages_v> v_ring;
   RingPosition<config.num_q_buffers> q_ring;  // of the current item
-  int slot = 0;                               // its info
-  bool store_pending = false;                 // the item before may still be leaving its buffer
-  int overflows = 0;                          // of this warp, in the current item
+  RingPosition<kStagesBias ? config.num_stages_bias : 1> bias_ring;
+  int slot = 0;                // its info
+  bool store_pending = false;  // the item before may still be leaving its buffer
+  int overflows = 0;           // of this warp, in the current item
 
   WorkItem item;
   int num_blocks;  // key blocks that this warpgroup walks: the item's but for skipped ones
@@ -221,7 +227,7 @@ struct Consumer {
   // What logits are made of besides scores. A bias is asked for before the products are issued,
   // and the tile that is walked next from memory; masks are looked at while they run.
   SIRDAR_DEVICE void load_bias(const WorkItem& of, int block, Terms& terms) const {
-    if constexpr (config.bias != Bias::none) {
+    if constexpr (kReadsBias) {
       terms.bias.load(params.bias, of, thread_row(of), block * kN, lane);
       if (block > of.first_block) {
         terms.bias.prefetch(params.bias, of, first_row(of) + 16 * warp + lane / 2, (block - 1) * kN,
@@ -240,6 +246,16 @@ struct Consumer {
       }
     }
   }
+  // While the products run.
+  SIRDAR_DEVICE void take_bias(Terms& terms) {
+    if constexpr (kStagesBias) {
+      ptx::mbarrier_wait(s.bias_full(warpgroup, bias_ring.stage), bias_ring.parity);
+      terms.staged_bias.load(s.bias(warpgroup, bias_ring.stage), warp, lane);
+      ptx::syncwarp();  // one lane gives the tile back for all that have read it
+      if (lane == 0) ptx::mbarrier_arrive(s.bias_empty(warpgroup, bias_ring.stage));
+      bias_ring.advance();
+    }
+  }
   template <bool kHides>
   SIRDAR_DEVICE void find_seen(const WorkItem& of, const SeenBlock& known, Terms& terms) const {
     if constexpr (config.has_mask_mod && kHides) {
@@ -249,11 +265,19 @@ struct Consumer {
   }
 
   // Scores to logits, in natural-log units, and the masks that are expressions or tensors.
-  template <bool kHides, int kCount>
+  template <bool kHides, bool kIsExact = true, int kCount>
   SIRDAR_DEVICE void make_logits(float (&s_)[kCount], const WorkItem& of, int block,
                                  const Terms& terms) const {
-    if constexpr (config.has_logits) add_terms(s_, of, block);
-    if constexpr (config.bias != Bias::none) terms.bias.add(s_);
+    if constexpr (config.has_logits && !kScalesLast) add_terms(s_, of, block);
+    if constexpr (kReadsBias) terms.bias.add(s_);
+    if constexpr (kStagesBias) {
+      terms.staged_bias.template add<kIsExact>(s_, kScalesLast ? params.scale_log2 : 1.0f);
+    }
+    change_logits<kHides>(s_, of, block, terms);
+  }
+  template <bool kHides, int kCount>
+  SIRDAR_DEVICE void change_logits(float (&s_)[kCount], const WorkItem& of, int block,
+                                   const Terms& terms) const {
     if constexpr (config.has_score_mod) {
       modify_scores(modification, of, thread_row(of), block * kN + 2 * (lane % 4), s_);
     }
@@ -264,7 +288,7 @@ struct Consumer {
   template <int kCount>
   SIRDAR_DEVICE void add_terms(float (&s_)[kCount], const WorkItem& of, int block) const {
     if constexpr (config.has_softcap) {
-      cap_scores(s_, params.scale_log2, params.softcap);
+      cap_scores<config.writes_lse>(s_, params.scale_log2, params.softcap);
     } else {
       SIRDAR_UNROLL
       for (int i = 0; i < kCount; ++i) s_[i] *= params.scale_log2;
@@ -332,7 +356,15 @@ struct Consumer {
     ptx::syncwarp();  // one lane gives K back for all that have read it
     Terms terms;
     load_bias(item, block, terms);
-    make_logits<false>(scores, item, block, terms);
+    if constexpr (kStagesBias) {  // the tile has been given back
+      BiasTile<config.bias, kN> bias;
+      bias.load(params.bias, item, thread_row(item), block * kN, lane);
+      add_terms(scores, item, block);
+      bias.add(scores);
+      change_logits<false>(scores, item, block, terms);
+    } else {
+      make_logits<false>(scores, item, block, terms);
+    }
   }
 
   SIRDAR_DEVICE void wait_out() {
@@ -341,23 +373,28 @@ struct Consumer {
     ptx::registers_ready(scores);
   }
 
-  // Exponentials against the reference as it stands; then the sums are looked at. True if the
-  // reference moved: outputs so far are to be multiplied by `factor`. The branch also pins the
-  // order: without the border of a basic block ptxas moves the wait for the product by V above the
-  // exponentials. That wait itself stays out of the branch, which warps take one by one.
-  SIRDAR_DEVICE bool guarded_softmax(int block, RowPair& factor) {
-    constexpr float kGuard = guard_of(config.element);
-    const RowPair before = rows.sum;
+  // Whether the running maximum is taken, and not the guarded reference.
+  SIRDAR_DEVICE bool is_classic_now() const {
     bool is_classic = overflows >= kPatience;
     if constexpr (config.has_mask_mod || config.bias != Bias::none) {
       // A row that has seen nothing yet has no reference.
       const float least = ptx::min_of(rows.reference.upper, rows.reference.lower);
       is_classic |= ptx::any_sync(least == kMinusInfinity);
     }
+    return is_classic;
+  }
+
+  // Exponentials against the reference as it stands; then the sums are looked at. True if the
+  // reference moved: outputs so far are to be multiplied by `factor`. The branch also pins the
+  // order: without the border of a basic block ptxas moves the wait for the product by V above the
+  // exponentials. That wait itself stays out of the branch, which warps take one by one.
+  SIRDAR_DEVICE bool guarded_softmax(int block, bool is_classic, RowPair& factor) {
+    constexpr float kGuard = guard_of(config.element);
+    const RowPair before = rows.sum;
     if constexpr (kCapsLast) {
       if (!is_classic) {
-        is_classic = !exponentiate_capped(scores, params.scale_log2, params.softcap, rows.reference,
-                                          rows.sum);
+        is_classic = !exponentiate_capped<config.writes_lse>(
+            scores, params.scale_log2, params.softcap, rows.reference, rows.sum);
       }
     }
     bool repairs = is_classic;
@@ -374,7 +411,11 @@ struct Consumer {
     if (repairs) {
       if (is_classic) {
         if constexpr (kAddsAlibiLast || kCapsLast) add_terms(scores, item, block);
+        const RowState state = rows;
         online_update<config, 0>(scores, scale, rows, factor);
+        if constexpr (kStagesBias) {
+          if (has_lost(state.sum)) take_again(block, state, factor);
+        }
       } else {
         repair(block, before, factor);
       }
@@ -382,13 +423,23 @@ struct Consumer {
     return repairs;
   }
 
+  SIRDAR_DEVICE void take_again(int block, const RowState& before, RowPair& factor) {
+    score_again(block);
+    rows = before;
+    online_update<config, 0>(scores, scale, rows, factor);
+  }
+  // Whether a sum became NaN or infinite only now.
+  SIRDAR_DEVICE bool has_lost(RowPair before) const {
+    const auto is_finite = [](float x) { return x < -kMinusInfinity; };  // sums are not negative
+    return ptx::any_sync((is_finite(before.upper) && !is_finite(rows.sum.upper)) ||
+                         (is_finite(before.lower) && !is_finite(rows.sum.lower)));
+  }
+
   // A sum grew out of range: by a power of two where it is finite, from the scores again otherwise.
   SIRDAR_DEVICE void repair(int block, RowPair before, RowPair& factor) {
     const RowPair sum{quad_sum(rows.sum.upper), quad_sum(rows.sum.lower)};
     if (ptx::any_sync(!(sum.upper < 1e37f && sum.lower < 1e37f))) {
-      score_again(block);
-      rows.sum = before;
-      online_update<config, 0>(scores, scale, rows, factor);
+      take_again(block, {rows.reference, before}, factor);
       ++overflows;
       return;
     }
@@ -414,6 +465,7 @@ struct Consumer {
     wait_v();
     issue_pv();
     pass_turn();
+    take_bias(terms);
     find_seen<kHides>(item, known, terms);
     if constexpr (config.overlaps) {
       ptx::wgmma_wait_group<1>();
@@ -446,9 +498,15 @@ struct Consumer {
 
   SIRDAR_DEVICE void guarded_block(int block, bool is_last) {
     const Terms terms = issue_block<false>(block);
-    if constexpr (!kAddsAlibiLast && !kCapsLast) make_logits<false>(scores, item, block, terms);
+    const bool is_classic = is_classic_now();
+    if constexpr (kStagesBias) {
+      // What is NaN where the bias hides shows in the sums, and is scored again.
+      make_logits<false, false>(scores, item, block, terms);
+    } else if constexpr (!kAddsAlibiLast && !kCapsLast) {
+      make_logits<false>(scores, item, block, terms);
+    }
     RowPair factor{1, 1};
-    const bool moved = guarded_softmax(block, factor);
+    const bool moved = guarded_softmax(block, is_classic, factor);
     wait_out();
     if (moved) scale_rows(out, factor);
     release_v();
@@ -517,6 +575,7 @@ struct Consumer {
     ptx::wgmma_fence();
     issue_qk(q_ring.stage, half);
     pass_turn();
+    take_bias(terms);
     find_seen<true>(item, known, terms);
     ptx::wgmma_wait_group<0>();
     ptx::registers_ready(scores);
@@ -540,6 +599,7 @@ struct Consumer {
     wait_v();
     issue_pv();
     pass_turn();
+    take_bias(terms);
     find_seen<true>(next, known, terms);
     ptx::wgmma_wait_group<1>();
     ptx::registers_ready(scores);

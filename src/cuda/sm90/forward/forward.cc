@@ -120,16 +120,20 @@ Result<std::vector<KernelSource>> kernels(const Problem& problem, const Config& 
   return kernel_sources(problem, expression::modification_of(problem), config);
 }
 
-// A plan's kernels, compiled when it is first run.
+// The kernels of one config, compiled when they are first needed.
+struct Compiled {
+  std::once_flag once;
+  Status status;
+  std::vector<cuda::KernelPtr> kernels;  // as kernel_sources() lists them
+};
+
 struct Prepared {
   explicit Prepared(const Problem& problem)
       : modification(expression::modification_of(problem)), rows(problem) {}
 
   expression::DeviceModification modification;
-  rows::Launcher rows;  // for tensors that TMA cannot reach
-  std::once_flag once;
-  Status status;
-  std::vector<cuda::KernelPtr> kernels;  // as kernel_sources() lists them
+  Compiled planned, unstaged;  // unstaged: for a bias that TMA cannot reach
+  rows::Launcher rows;         // for other tensors that it cannot
 };
 
 std::shared_ptr<const void> prepare(const Problem& problem) {
@@ -140,37 +144,47 @@ Prepared& own_of(const Plan::State& state) {
   return *static_cast<Prepared*>(const_cast<void*>(state.prepared.get()));
 }
 
-Result<const Prepared*> prepared_of(const Plan::State& state) {
+// The kernels of the plan's config, or of the one that differs in how the bias is read.
+Result<const Compiled*> compiled_of(const Plan::State& state, const Config& config) {
   Prepared& prepared = own_of(state);
-  std::call_once(prepared.once, [&] {
+  const bool is_planned = config.as<ForwardConfig>() == state.config.as<ForwardConfig>();
+  Compiled& compiled = is_planned ? prepared.planned : prepared.unstaged;
+  std::call_once(compiled.once, [&] {
     for (const KernelSource& source :
-         kernel_sources(state.problem, prepared.modification, state.config)) {
+         kernel_sources(state.problem, prepared.modification, config)) {
       Result<cuda::KernelPtr> loaded = cuda::load_kernel(source, state.device, state.problem.str());
       if (loaded.ok()) {
-        prepared.kernels.push_back(loaded.value());
-      } else if (prepared.status.ok()) {
-        prepared.status = loaded.status();
+        compiled.kernels.push_back(loaded.value());
+      } else if (compiled.status.ok()) {
+        compiled.status = loaded.status();
       }
     }
   });
-  if (!prepared.status.ok()) return prepared.status;
-  return &prepared;
+  if (!compiled.status.ok()) return compiled.status;
+  return &compiled;
 }
 
 Status warm_up(const Plan::State& state) {
-  const Result<const Prepared*> prepared = prepared_of(state);
-  return prepared.ok() ? Status() : prepared.status();
+  const Result<const Compiled*> compiled = compiled_of(state, state.config);
+  return compiled.ok() ? Status() : compiled.status();
+}
+
+// The config that this call runs.
+ForwardConfig config_of(const Plan::State& state, const Args& args) {
+  const ForwardConfig config = state.config.as<ForwardConfig>();
+  if (config.num_stages_bias == 0 || check_bias_reach(args).ok()) return config;
+  return choose_config(state.problem, false);
 }
 
 // The kernel that looks at key blocks, and the forward.
-Status run_modified(const Plan::State& state, const Prepared& prepared, cuda::Launch forward,
+Status run_modified(const Plan::State& state, const Compiled& compiled, cuda::Launch forward,
                     const ForwardParams& params, const Args& args, Stream stream) {
   const Result<std::vector<std::byte>> bytes =
-      cuda::modified_params(params, prepared.modification, state.problem, args);
+      cuda::modified_params(params, own_of(state).modification, state.problem, args);
   if (!bytes.ok()) return bytes.status();
-  if (state.config.as<ForwardConfig>().has_mask_mod) {
+  if (params.cover.words != nullptr) {
     cuda::Launch cover;
-    cover.kernel = prepared.kernels.front().get();
+    cover.kernel = compiled.kernels.front().get();
     cover.grid.x = static_cast<unsigned>(num_cover_blocks(params.cover, params.num_blocks_m));
     cover.problem = &state.problem;
     Status status = cuda::launch_bytes(cover, bytes.value().data(), stream);
@@ -192,7 +206,7 @@ Status run_rows(const Plan::State& state, const Args& args, Stream stream, const
 }
 
 Status run(const Plan::State& state, const Args& args, Stream stream) {
-  const ForwardConfig config = state.config.as<ForwardConfig>();
+  const ForwardConfig config = config_of(state, args);
   if (const Status reach = check_reach(state.problem, config, args); !reach.ok()) {
     return run_rows(state, args, stream, reach);
   }
@@ -207,25 +221,25 @@ Status run(const Plan::State& state, const Args& args, Stream stream) {
   const Result<ForwardParams> made = make_params(state.problem, config, args, counter);
   if (!made.ok()) return made.status();
   ForwardParams params = made.value();
-  const Result<const Prepared*> prepared = prepared_of(state);
-  if (!prepared.ok()) return prepared.status();
+  const Result<const Compiled*> compiled = compiled_of(state, Config::of(config));
+  if (!compiled.ok()) return compiled.status();
   if (draws) {
     // The caller's workspace holds anything; the kernel leaves zeros, but not for the next caller.
     Status status = cuda::clear_words(state.device.index, counter, 2, stream);
     if (!status.ok()) return status;
   }
   cuda::Launch launch;
-  launch.kernel = prepared.value()->kernels.back().get();
+  launch.kernel = compiled.value()->kernels.back().get();
   const int size = config.cluster_size;
   const int most = config.is_persistent ? state.device.num_sms / size : params.num_items;
   launch.grid.x = static_cast<unsigned>(size * std::min(params.num_items, most));
   launch.cluster.x = static_cast<unsigned>(size);
   launch.problem = &state.problem;
-  const expression::DeviceModification& modification = prepared.value()->modification;
+  const expression::DeviceModification& modification = own_of(state).modification;
   if (modification.is_empty()) return cuda::launch(launch, params, stream);
   void* words = static_cast<std::byte*>(args.workspace) + kCounterBytes;
   params.cover = cover_view(state.problem, config, modification, words);
-  return run_modified(state, *prepared.value(), launch, params, args, stream);
+  return run_modified(state, *compiled.value(), launch, params, args, stream);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // has the plan, the barriers and the measurements. Device half; forward.cc fills the parameters.
 #pragma once
 
+#include "cuda/sm90/forward/bias_producer.cuh"
 #include "cuda/sm90/forward/consumer.cuh"
 #include "cuda/sm90/forward/producer.cuh"
 
@@ -24,7 +25,11 @@ SIRDAR_DEVICE void forward(const ForwardParams& params, const Modification& modi
     if constexpr (config.moves_registers) {
       ptx::setmaxnreg_dec<producer_registers(config)>();
     }
-    if (ptx::uniform(thread / 32) == 0) Producer<config>(params, shared, thread).run();
+    const int warp = ptx::uniform(thread / 32);
+    if (warp == 0) Producer<config>(params, shared, thread).run();
+    if constexpr (config.num_stages_bias > 0) {
+      if (warp == 1) BiasProducer<config>(params, shared, thread % 32).run();
+    }
   } else {
     if constexpr (config.moves_registers) {
       ptx::setmaxnreg_inc<consumer_registers(config)>();

@@ -61,6 +61,7 @@ struct ForwardParams {
   float softcap;
   BiasView bias;
   CoverView cover;
+  TensorMap bias_map;  // key, row, head, batch; boxes of 64 x 64; with num_stages_bias
 };
 
 }  // namespace sirdar::sm90

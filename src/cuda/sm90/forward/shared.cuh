@@ -12,12 +12,15 @@ template <ForwardConfig config>
 struct SharedAddresses {
   static constexpr SharedMap kMap = shared_map(config);
   static constexpr int kQ = config.num_q_buffers, kK = config.num_stages_k,
-                       kV = config.num_stages_v;
+                       kV = config.num_stages_v, kBias = config.num_stages_bias;
   uint32_t base;
 
   SIRDAR_DEVICE uint32_t q(int buffer) const { return base + kMap.q + buffer * q_bytes(config); }
   SIRDAR_DEVICE uint32_t k(int stage) const { return base + kMap.k + stage * k_bytes(config); }
   SIRDAR_DEVICE uint32_t v(int stage) const { return base + kMap.v + stage * v_bytes(config); }
+  SIRDAR_DEVICE uint32_t bias(int warpgroup, int stage) const {
+    return base + kMap.bias + (warpgroup * kBias + stage) * bias_bytes(config);
+  }
   SIRDAR_DEVICE uint32_t info(int slot) const { return base + kMap.info + slot * kInfoBytes; }
   SIRDAR_DEVICE uint32_t block_info(int stage) const {
     return base + kMap.block_info + stage * kBlockInfoBytes;
@@ -31,11 +34,18 @@ struct SharedAddresses {
   SIRDAR_DEVICE uint32_t v_full(int i) const { return bar(2 * kQ + 2 * kK + i); }
   SIRDAR_DEVICE uint32_t v_empty(int i) const { return bar(2 * kQ + 2 * kK + kV + i); }
   // Where the bytes of a V tile arrive whose end the producer clears; only with has_lengths.
-  SIRDAR_DEVICE uint32_t v_landed() const { return bar(2 * kQ + 2 * kK + 2 * kV); }
+  SIRDAR_DEVICE uint32_t v_landed() const { return bar(num_barriers(config) - 1); }
+  SIRDAR_DEVICE uint32_t bias_full(int warpgroup, int i) const {
+    return bar(2 * (kQ + kK + kV + warpgroup * kBias + i));
+  }
+  SIRDAR_DEVICE uint32_t bias_empty(int warpgroup, int i) const {
+    return bar(2 * (kQ + kK + kV + warpgroup * kBias + i) + 1);
+  }
 };
 
 // One thread. Full: the producer's arrival and its bytes. Empty: one arrival per consumer warp, of
-// both blocks in a cluster; of Q, which leaves warpgroup by warpgroup, one per warpgroup.
+// both blocks in a cluster; of Q, which leaves warpgroup by warpgroup, one per warpgroup;
+// of a bias, which each warpgroup has its own of, one per warp of it.
 template <ForwardConfig config>
 SIRDAR_DEVICE void init_barriers(const SharedAddresses<config>& s) {
   for (int i = 0; i < config.num_q_buffers; ++i) {
@@ -49,6 +59,12 @@ SIRDAR_DEVICE void init_barriers(const SharedAddresses<config>& s) {
   for (int i = 0; i < config.num_stages_v; ++i) {
     ptx::mbarrier_init(s.v_full(i), 1);
     ptx::mbarrier_init(s.v_empty(i), 4 * config.num_consumers * config.cluster_size);
+  }
+  for (int warpgroup = 0; warpgroup < config.num_consumers; ++warpgroup) {
+    for (int i = 0; i < config.num_stages_bias; ++i) {
+      ptx::mbarrier_init(s.bias_full(warpgroup, i), 1);
+      ptx::mbarrier_init(s.bias_empty(warpgroup, i), 4);
+    }
   }
   if constexpr (config.has_lengths) ptx::mbarrier_init(s.v_landed(), 1);
   ptx::fence_mbarrier_init();

@@ -108,19 +108,30 @@ SIRDAR_DEVICE float largest_of(const float (&scores)[kCount]) {
   return ptx::max_of(ptx::max_of(largest[0], largest[1]), ptx::max_of(largest[2], largest[3]));
 }
 
-// softcap * tanh(score * scale / softcap). Where all of a warp's scores are below 0.4 caps, as they
-// nearly always are, by an odd polynomial, relative error 7e-6: next to busy tensor cores the
-// exponential and the reciprocal of the formula that saturates take longer than the products.
-template <int kCount>
+// An odd polynomial for tanh(x), |x| <= limit: x (c0 + c1 x^2 + c2 x^4).
+struct CapPolynomial {
+  float limit, c0, c1, c2;
+};
+// Relative errors 6e-6, 6e-6 and 1e-7: the logarithm of a sum is wanted to 24 bits, weights are
+// rounded to 8 or 11.
+inline constexpr CapPolynomial kCapFar{0.4f, 0x1.ffff2ep-1f, -0x1.549bdcp-2f, 0x1.f0c110p-4f},
+    kCapNear{0.14f, 0x1.ffff2cp-1f, -0x1.52ad1ap-2f, 0.0f},
+    kCapExact{0.2f, 0x1.fffffcp-1f, -0x1.5548e6p-2f, 0x1.0a8e38p-3f};
+
+// softcap * tanh(score * scale / softcap). Where all of a warp's scores are small beside the cap,
+// as they nearly always are, by a polynomial: next to busy tensor cores the exponential and the
+// reciprocal of the formula that saturates take longer than the products.
+template <bool kIsExact, int kCount>
 SIRDAR_DEVICE void cap_scores(float (&scores)[kCount], float scale, float softcap) {
+  constexpr CapPolynomial kCap = kIsExact ? kCapExact : kCapFar;
   const float factor = scale / softcap, square_factor = factor * factor;
-  if (ptx::any_sync(largest_of(scores) * ptx::absolute(factor) > 0.4f)) {
+  if (ptx::any_sync(largest_of(scores) * ptx::absolute(factor) > kCap.limit)) {
     SIRDAR_UNROLL
     for (int i = 0; i < kCount; ++i) scores[i] = softcap * saturated(scores[i] * factor);
     return;
   }
-  const float c0 = 0x1.ffff2ep-1f * scale, c1 = -0x1.549bdcp-2f * square_factor * scale,
-              c2 = 0x1.f0c110p-4f * square_factor * square_factor * scale;
+  const float c0 = kCap.c0 * scale, c1 = kCap.c1 * square_factor * scale,
+              c2 = kCap.c2 * square_factor * square_factor * scale;
   SIRDAR_UNROLL
   for (int i = 0; i < kCount; ++i) {
     const float square = scores[i] * scores[i];
@@ -128,21 +139,24 @@ SIRDAR_DEVICE void cap_scores(float (&scores)[kCount], float scale, float softca
   }
 }
 
-// exponentiate() of scores that are soft-capped on the way, where all of a warp's are below 0.14
-// caps: two terms of the polynomial are as exact there, and the last of their multiply-adds takes
-// the reference too. False, and nothing done, where they are not.
-template <int kCount>
+// exponentiate() of scores that are soft-capped on the way, where all of a warp's are smaller yet:
+// fewer terms do, and the last of their multiply-adds takes the reference too. False, and nothing
+// done, where they are not.
+template <bool kIsExact, int kCount>
 SIRDAR_DEVICE bool exponentiate_capped(float (&scores)[kCount], float scale, float softcap,
                                        RowPair reference, RowPair& sum) {
-  const float factor = scale / softcap, unit = scale * kLog2e;
-  if (ptx::any_sync(largest_of(scores) * ptx::absolute(factor) > 0.14f)) return false;
-  const float c0 = 0x1.ffff2cp-1f * unit, c1 = -0x1.52ad1ap-2f * factor * factor * unit;
+  constexpr CapPolynomial kCap = kIsExact ? kCapExact : kCapNear;
+  const float factor = scale / softcap, square_factor = factor * factor, unit = scale * kLog2e;
+  if (ptx::any_sync(largest_of(scores) * ptx::absolute(factor) > kCap.limit)) return false;
+  const float c0 = kCap.c0 * unit, c1 = kCap.c1 * square_factor * unit,
+              c2 = kCap.c2 * square_factor * square_factor * unit;
   SIRDAR_UNROLL
   for (int i = 0; i < kCount; i += 4) {
     SIRDAR_UNROLL
     for (int j = i; j < i + 4; ++j) {
       const float more = is_lower_row(j) ? -reference.lower : -reference.upper;
-      const float slope = ptx::fma_of(scores[j] * scores[j], c1, c0);
+      const float square = scores[j] * scores[j];
+      const float slope = ptx::fma_of(square, kCap.c2 != 0 ? ptx::fma_of(square, c2, c1) : c1, c0);
       scores[j] = ptx::exp2_approx(ptx::fma_of(scores[j], slope, more));
     }
     sum.upper += scores[i] + scores[i + 1];
