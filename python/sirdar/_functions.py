@@ -1,9 +1,15 @@
 """The functions of the package that compute: attention, its backward pass, merging."""
 
+from __future__ import annotations
+
 import ctypes
-from collections import namedtuple
+from types import MappingProxyType
+from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _abi, _plan, _problem, _tensor, _threads
+
+Array = Any  # of NumPy, torch, JAX, CuPy, or anything with DLPack
+Expression = Union[str, Callable[..., Any]]
 
 _MAX_PLANS = 512
 _plans = {}  # what the caller gave, without pointers -> _Known
@@ -16,11 +22,19 @@ _FORWARD = (
 _OPTIONS = tuple(_problem.OPTIONS)
 _FP32 = _abi.DTYPES["fp32"]
 
-Gradients = namedtuple("Gradients", "dq dk dv dbias dsink dtensors", defaults=(None, None, {}))
-Gradients.__doc__ = """What sirdar.backward returns: gradients like what they are the gradient of.
 
-dbias, dsink and the dict dtensors are fp32; None, None and {} where they were not asked for.
-"""
+class Gradients(NamedTuple):
+    """What sirdar.backward returns: gradients like what they are the gradient of.
+
+    dbias, dsink and the dict dtensors are fp32; None, None and {} where they were not asked for.
+    """
+
+    dq: Array
+    dk: Array
+    dv: Array
+    dbias: Optional[Array] = None
+    dsink: Optional[Array] = None
+    dtensors: Mapping[str, Array] = MappingProxyType({})
 
 
 class _Known:
@@ -130,17 +144,24 @@ def _forward(arrays, values, tensors, scalars, seed, offset, lse=None, max_logit
 
 
 def attention(
-    q, k, v, *,
-    softmax_scale=None, softcap=0.0,
-    causal=False, window_left=None, window_right=None, chunk_size=0, alignment="bottom_right",
-    document_q=None, document_k=None, mask=None, bias=None, alibi=None, sink=None,
-    score_mod=None, mask_mod=None, tensors=None, scalars=None,
-    dropout_p=0.0, dropout_seed=0, dropout_offset=0,
-    cu_seqlens_q=None, cu_seqlens_k=None, seqlen_q=None, seqlen_k=None,
-    seqused_q=None, seqused_k=None, page_table=None,
-    out=None, lse=None, max_logit=None, dtype_out=None, return_lse=False, return_max_logit=False,
-    batch_invariant=False, implementation=None, isa=None, allow_reference=False, num_threads=0, knobs=None,
-):  # fmt: skip
+    q: Array, k: Array, v: Array, *, softmax_scale: Optional[float] = None, softcap: float = 0.0,
+    causal: bool = False, window_left: Optional[int] = None, window_right: Optional[int] = None,
+    chunk_size: int = 0, alignment: str = "bottom_right", document_q: Optional[Array] = None,
+    document_k: Optional[Array] = None, mask: Optional[Array] = None,
+    bias: Optional[Array] = None, alibi: Optional[Array] = None, sink: Optional[Array] = None,
+    score_mod: Optional[Expression] = None, mask_mod: Optional[Expression] = None,
+    tensors: Optional[Mapping[str, Array]] = None, scalars: Optional[Mapping[str, float]] = None,
+    dropout_p: float = 0.0, dropout_seed: int = 0, dropout_offset: int = 0,
+    cu_seqlens_q: Optional[Array] = None, cu_seqlens_k: Optional[Array] = None,
+    seqlen_q: Optional[int] = None, seqlen_k: Optional[int] = None,
+    seqused_q: Optional[Array] = None, seqused_k: Optional[Array] = None,
+    page_table: Optional[Array] = None, out: Optional[Array] = None, lse: Optional[Array] = None,
+    max_logit: Optional[Array] = None, dtype_out: Optional[str] = None, return_lse: bool = False,
+    return_max_logit: bool = False, batch_invariant: bool = False,
+    implementation: Optional[str] = None, isa: Optional[str] = None,
+    allow_reference: bool = False, num_threads: int = 0,
+    knobs: Optional[Mapping[str, Any]] = None,
+) -> Union[Array, Tuple[Array, ...]]:  # fmt: skip
     """Exact attention: softmax(softmax_scale * q k^T, modified and masked) v.
 
     Shapes, slowest axis first, any strides (an input whose last axis is strided is copied):
@@ -195,8 +216,9 @@ def attention(
 
 
 def attention_varlen(
-    q, k, v, cu_seqlens_q, cu_seqlens_k, *, seqlen_q=None, seqlen_k=None, **options
-):
+    q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu_seqlens_k: Array, *,
+    seqlen_q: Optional[int] = None, seqlen_k: Optional[int] = None, **options: Any
+) -> Union[Array, Tuple[Array, ...]]:  # fmt: skip
     """Attention over sequences that lie one after another.
 
     q [total_q, num_heads_q, head_dim]; k, v [total_k, num_heads_kv, head_dim(_v)]; cu_seqlens_q, cu_seqlens_k
@@ -216,7 +238,9 @@ def attention_varlen(
     )
 
 
-def decode(q, k, v, *, causal=True, **options):
+def decode(
+    q: Array, k: Array, v: Array, *, causal: bool = True, **options: Any
+) -> Union[Array, Tuple[Array, ...]]:  # fmt: skip
     """Attention of few new queries over a cache: sirdar.attention, causal by default.
 
     q [batch, num_heads_q, head_dim] for one new query each, or [batch, seqlen_q, num_heads_q, head_dim]; k, v the
@@ -270,17 +294,25 @@ _TEXTS = (str, type(None))
 
 
 def backward(
-    dout, q, k, v, out, lse, *,
-    dlse=None, softmax_scale=None, softcap=0.0,
-    causal=False, window_left=None, window_right=None, chunk_size=0, alignment="bottom_right",
-    document_q=None, document_k=None, mask=None, bias=None, alibi=None, sink=None,
-    score_mod=None, mask_mod=None, tensors=None, scalars=None,
-    dropout_p=0.0, dropout_seed=0, dropout_offset=0,
-    cu_seqlens_q=None, cu_seqlens_k=None, seqlen_q=None, seqlen_k=None, seqused_q=None, seqused_k=None,
-    needs_dbias=False, needs_dsink=False, needs_dtensors=(),
-    dq=None, dk=None, dv=None, deterministic=True, batch_invariant=False,
-    implementation=None, isa=None, allow_reference=False, num_threads=0, knobs=None,
-):  # fmt: skip
+    dout: Array, q: Array, k: Array, v: Array, out: Array, lse: Array, *,
+    dlse: Optional[Array] = None, softmax_scale: Optional[float] = None, softcap: float = 0.0,
+    causal: bool = False, window_left: Optional[int] = None, window_right: Optional[int] = None,
+    chunk_size: int = 0, alignment: str = "bottom_right", document_q: Optional[Array] = None,
+    document_k: Optional[Array] = None, mask: Optional[Array] = None,
+    bias: Optional[Array] = None, alibi: Optional[Array] = None, sink: Optional[Array] = None,
+    score_mod: Optional[Expression] = None, mask_mod: Optional[Expression] = None,
+    tensors: Optional[Mapping[str, Array]] = None, scalars: Optional[Mapping[str, float]] = None,
+    dropout_p: float = 0.0, dropout_seed: int = 0, dropout_offset: int = 0,
+    cu_seqlens_q: Optional[Array] = None, cu_seqlens_k: Optional[Array] = None,
+    seqlen_q: Optional[int] = None, seqlen_k: Optional[int] = None,
+    seqused_q: Optional[Array] = None, seqused_k: Optional[Array] = None,
+    needs_dbias: bool = False, needs_dsink: bool = False,
+    needs_dtensors: Union[str, Sequence[str]] = (), dq: Optional[Array] = None,
+    dk: Optional[Array] = None, dv: Optional[Array] = None, deterministic: bool = True,
+    batch_invariant: bool = False, implementation: Optional[str] = None,
+    isa: Optional[str] = None, allow_reference: bool = False, num_threads: int = 0,
+    knobs: Optional[Mapping[str, Any]] = None,
+) -> Gradients:  # fmt: skip
     """Gradients of sirdar.attention, called with the same arguments.
 
     dout, like out: the gradient that comes in; out, lse: what the forward pass returned (with return_lse=True);
@@ -345,7 +377,10 @@ def _backward_plan(given, values, tensors, scalar_names, needs_dtensors):
     return known
 
 
-def merge(out_a, lse_a, out_b, lse_b, *, out=None, lse=None):
+def merge(
+    out_a: Array, lse_a: Array, out_b: Array, lse_b: Array, *, out: Optional[Array] = None,
+    lse: Optional[Array] = None,
+) -> Tuple[Array, Array]:  # fmt: skip
     """Merges two partial results over disjoint keys of the same queries into (out, lse).
 
     out_a, out_b [batch, seqlen_q, num_heads_q, head_dim_v] or ragged [total_q, ...]; lse_a, lse_b fp32 as
@@ -383,7 +418,10 @@ def merge(out_a, lse_a, out_b, lse_b, *, out=None, lse=None):
     )
 
 
-def plan(problem, k=None, v=None, *, device=None, **options):
+def plan(
+    problem: Union[str, Array], k: Optional[Array] = None, v: Optional[Array] = None, *,
+    device: Optional[str] = None, **options: Any
+) -> _plan.Plan:  # fmt: skip
     """A sirdar.Plan: how a problem will be computed.
 
     plan("fwd b2 sq4096 sk4096 hq32 hkv8 d128 bf16 causal", device="cuda")    of a problem string
@@ -401,7 +439,7 @@ def plan(problem, k=None, v=None, *, device=None, **options):
                 raise TypeError(
                     f"{name}: a problem string says it itself; beside it go {', '.join(allowed)}."
                 )
-        name = "" if device in (None, "cpu", "host") else device
+        name = {None: "", "cpu": "", "host": "", "cuda": "cuda:0"}.get(device, device)
         return _plan.create_from_text(problem, name, {**defaults, **options})
     if device is not None:
         raise TypeError("device: the arrays tell it; leave it out.")
@@ -435,6 +473,8 @@ def plan(problem, k=None, v=None, *, device=None, **options):
     ).plan
 
 
-def explain(problem, k=None, v=None, **options):
+def explain(
+    problem: Union[str, Array], k: Optional[Array] = None, v: Optional[Array] = None, **options: Any
+) -> str:
     """The plan as text: implementation, configuration, memory, FLOPs, and why others refused. Arguments of plan()."""
     return plan(problem, k, v, **options).explain()

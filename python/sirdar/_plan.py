@@ -1,8 +1,11 @@
 """Plan: a problem with the way it will be computed; made once, called many times, from any thread."""
 
+from __future__ import annotations
+
 import ctypes
 import struct
 import threading
+from typing import Any, Mapping, Optional
 
 from . import _abi, _problem, _tensor
 
@@ -105,30 +108,30 @@ class Plan:
         return f"<sirdar.Plan {self._name} on {self.device}>"
 
     @property
-    def name(self):
+    def name(self) -> str:
         """The chosen implementation, "cpu.forward"."""
         return self._name
 
     @property
-    def device(self):
+    def device(self) -> str:
         """Where it runs: "cpu", or "cuda:1"."""
         return self._device or "cpu"
 
     @property
-    def workspace_bytes(self):
+    def workspace_bytes(self) -> int:
         """Extra memory of one call, in bytes; it is found by the call itself."""
         return self._workspace_bytes
 
-    def explain(self):
+    def explain(self) -> str:
         """The whole decision as text: implementation, configuration, memory, refusals."""
         return _abi.text_of(self._library.sirdar_plan_explain, self._handle)
 
-    def prepare(self):
+    def prepare(self) -> Plan:
         """Compiles and loads what a call needs, so that the first is as fast as the others."""
         _abi.check(self._library.sirdar_plan_prepare(self._handle))
         return self
 
-    def __call__(self, q, k, v, *, out=None, **more):
+    def __call__(self, q: Any, k: Any, v: Any, *, out: Optional[Any] = None, **more: Any) -> Any:
         """The forward pass: plan(q, k, v) -> out, or (out, lse), (out, lse, max_logit) if the plan has them.
 
         more: what else the plan's problem reads, as in sirdar.attention: mask, bias, sink, cu_seqlens_q,

@@ -34,7 +34,7 @@ def _chosen(op, dtype, device):
         return "nothing", str(error)
 
 
-def doctor():
+def doctor() -> str:
     """What this machine has and what will run on it, as text."""
     lines = [f"python       {platform.python_version()} ({sys.executable})"]
     try:
@@ -95,7 +95,7 @@ class Report(namedtuple("Report", "outcomes seconds")):
     """What sirdar.selftest found; its text is a table."""
 
     @property
-    def ok(self):
+    def ok(self) -> bool:
         """Whether everything that was computed is right, and something was."""
         return all(one.ok for one in self.outcomes) and any(one.error is not None for one in self.outcomes)
 
@@ -157,7 +157,7 @@ def _check(numpy, arrays, options, dtype, to_device, to_host):
     return error
 
 
-def selftest(device="cpu"):
+def selftest(device: str = "cpu") -> Report:
     """Compares what runs here with the float64 reference on random data of a dozen kinds; a few seconds.
 
     device: "cpu", or "cuda" through torch. Returns a Report: ok, outcomes, and a table as its text. Needs NumPy.

@@ -11,6 +11,7 @@ would need a value that does not exist yet.
 
 import math
 import operator
+from typing import Any
 
 FP32, INT, BOOL = "fp32", "int", "bool"
 
@@ -295,7 +296,7 @@ def _call(name, *inputs):
     return Value(text, INT if keeps_int else FP32, _PRIMARY, keeps_int and never)
 
 
-def where(condition, x, y):
+def where(condition: Any, x: Any, y: Any) -> Value:
     """x where the condition holds, y elsewhere."""
     condition, x, y = _truth(condition), value_of(x), value_of(y)
     if x.type != y.type and BOOL in (x.type, y.type):
@@ -305,62 +306,62 @@ def where(condition, x, y):
     return Value(text, type, _CHOICE, x.is_never_negative and y.is_never_negative)
 
 
-def minimum(x, y):
+def minimum(x: Any, y: Any) -> Value:
     """The smaller; NaN if either is."""
     return _call("min", x, y)
 
 
-def maximum(x, y):
+def maximum(x: Any, y: Any) -> Value:
     """The larger; NaN if either is."""
     return _call("max", x, y)
 
 
-def floor(x):
+def floor(x: Any) -> Value:
     """The largest whole number that is not above x, as fp32."""
     return _call("floor", x)
 
 
-def exp(x):
+def exp(x: Any) -> Value:
     return _call("exp", x)
 
 
-def exp2(x):
+def exp2(x: Any) -> Value:
     return _call("exp2", x)
 
 
-def log(x):
+def log(x: Any) -> Value:
     """Natural logarithm."""
     return _call("log", x)
 
 
-def tanh(x):
+def tanh(x: Any) -> Value:
     return _call("tanh", x)
 
 
-def sigmoid(x):
+def sigmoid(x: Any) -> Value:
     """1 / (1 + exp(-x))"""
     return _call("sigmoid", x)
 
 
-def sqrt(x):
+def sqrt(x: Any) -> Value:
     return _call("sqrt", x)
 
 
-def clip(x, low, high):
+def clip(x: Any, low: Any, high: Any) -> Value:
     """x, moved into low..high; None is no bound."""
     value = x if low is None else maximum(x, low)
     return value if high is None else minimum(value, high)
 
 
-def logical_and(x, y):
+def logical_and(x: Any, y: Any) -> Value:
     return _logic("&&", x, y)
 
 
-def logical_or(x, y):
+def logical_or(x: Any, y: Any) -> Value:
     return _logic("||", x, y)
 
 
-def logical_not(x):
+def logical_not(x: Any) -> Value:
     return ~_truth(x)
 
 

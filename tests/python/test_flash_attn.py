@@ -128,7 +128,7 @@ def test_dropout_is_shown_by_the_signs_of_the_weights(draw):
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("interface", [fa2, fa3])
 def test_decoding_appends_turns_and_attends(draw, interface, interleaved):
-    q, new_k, new_v = (draw(2, 3, heads, 16).detach() for heads in (4, 2, 2))
+    q, new_k, new_v = (draw(2, 3, heads, 16) for heads in (4, 2, 2))  # that require gradients
     cache_k, cache_v = draw(5, 32, 2, 16).detach(), draw(5, 32, 2, 16).detach()
     wanted_k, wanted_v = cache_k.clone(), cache_v.clone()
     lengths, rows, pad = (torch.tensor(x, dtype=torch.int32) for x in ([10, 20], [3, 1], [2, 0]))
@@ -139,10 +139,10 @@ def test_decoding_appends_turns_and_attends(draw, interface, interleaved):
         cache_leftpad=pad, causal=True, return_softmax_lse=True,
     )  # fmt: skip
     turned_q, turned_k = (
-        apply_rotary_emb(x, angles.cos(), angles.sin(), interleaved, seqlen_offsets=lengths) for x in (q, new_k)
+        apply_rotary_emb(x.detach(), angles.cos(), angles.sin(), interleaved, seqlen_offsets=lengths) for x in (q, new_k)
     )
     for b, (length, row, first) in enumerate(zip(lengths.tolist(), rows.tolist(), pad.tolist())):
-        wanted_k[row, length : length + 3], wanted_v[row, length : length + 3] = turned_k[b], new_v[b]
+        wanted_k[row, length : length + 3], wanted_v[row, length : length + 3] = turned_k[b], new_v[b].detach()
         part = slice(first, length + 3)
         visible = shown(3, length + 3 - first, causal=True)
         one, two = torch_formula.attention(
@@ -151,6 +151,7 @@ def test_decoding_appends_turns_and_attends(draw, interface, interleaved):
         close(out[b : b + 1], one)
         close(lse[b : b + 1], two)
     assert torch.equal(cache_k, wanted_k) and torch.equal(cache_v, wanted_v)
+    assert not out.requires_grad and not cache_k.requires_grad
     assert lengths.tolist() == [10, 20]
 
 

@@ -43,8 +43,9 @@ def _lengths(cache_seqlens, batch, device):
 
 
 def _check_room(lengths, added, capacity, page_table):
-    """Appending must not pass the end of the cache; a stream that is captured cannot be asked."""
-    if lengths.is_cuda and torch.cuda.is_current_stream_capturing():
+    """Appending must not pass the end of the cache. On a GPU asking waits for it: that is done for pages, as
+    FlashAttention does, and not while a stream is captured."""
+    if lengths.is_cuda and (page_table is None or torch.cuda.is_current_stream_capturing()):
         return
     longest = int(lengths.max()) + added if lengths.numel() else 0
     if longest > capacity or (lengths.numel() and int(lengths.min()) < 0):
@@ -65,13 +66,15 @@ def _append(cache, new, rows, positions, page_table):
     cache[pages, positions % page_size] = new.to(cache.dtype)
 
 
+@torch.no_grad()
 def with_kvcache(
     q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, rotary_interleaved, rotary_seqlens,
     cache_seqlens, cache_batch_idx, cache_leftpad, page_table, softmax_scale, causal, window_size,
     chunk_size, softcap,
     alibi_slopes=None, sink=None,
 ):  # fmt: skip
-    """The decoding call of both interfaces: appends to the cache, attends to it; gives (out, lse).
+    """The decoding call of both interfaces: appends to the cache, attends to it; gives (out, lse), without
+    gradients.
 
     q [batch, seqlen_q, num_heads_q, head_dim], caches [batch_cache, seqlen_cache, num_heads_kv, dim] or
     pages [num_pages, page_size, num_heads_kv, dim] with page_table [batch, max_pages] int32.

@@ -20,7 +20,7 @@ def check_tensor(name, tensor, device=None):
         )
     if tensor.layout != torch.strided or tensor.is_nested:
         kind = "nested" if tensor.is_nested else str(tensor.layout)
-        raise TypeError(
+        raise NotImplementedError(
             f"{name}: is a {kind} tensor; only dense memory is read: pad it, or pass "
             "its values with cu_seqlens to attention_varlen."
         )
