@@ -1,6 +1,7 @@
 """sirdar.torch.attention: checks and defaults around the operators of _ops.py."""
 
 import inspect
+from typing import Callable, Dict, Optional, Tuple, Union
 
 import torch
 from torch.autograd import forward_ad
@@ -132,40 +133,40 @@ def _prepared(q, k, v, expression, inputs):
 
 
 def attention(
-    q,
-    k,
-    v,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
     *,
-    causal=False,
-    window_left=None,
-    window_right=None,
-    chunk_size=0,
-    alignment="bottom_right",
-    softcap=0.0,
-    softmax_scale=None,
-    bias=None,
-    mask=None,
-    alibi=None,
-    sink=None,
-    dropout_p=0.0,
-    dropout_rng=None,
-    cu_seqlens_q=None,
-    cu_seqlens_k=None,
-    seqlen_q=None,
-    seqlen_k=None,
-    seqused_q=None,
-    seqused_k=None,
-    page_table=None,
-    document_q=None,
-    document_k=None,
-    score_mod=None,
-    mask_mod=None,
-    tensors=None,
-    scalars=None,
-    deterministic=True,
-    return_lse=False,
-    return_max_logit=False,
-):
+    causal: bool = False,
+    window_left: Optional[int] = None,
+    window_right: Optional[int] = None,
+    chunk_size: int = 0,
+    alignment: str = "bottom_right",
+    softcap: float = 0.0,
+    softmax_scale: Optional[float] = None,
+    bias: Optional[torch.Tensor] = None,
+    mask: Optional[torch.Tensor] = None,
+    alibi: Optional[torch.Tensor] = None,
+    sink: Optional[torch.Tensor] = None,
+    dropout_p: float = 0.0,
+    dropout_rng: Optional[torch.Tensor] = None,
+    cu_seqlens_q: Optional[torch.Tensor] = None,
+    cu_seqlens_k: Optional[torch.Tensor] = None,
+    seqlen_q: Optional[int] = None,
+    seqlen_k: Optional[int] = None,
+    seqused_q: Optional[torch.Tensor] = None,
+    seqused_k: Optional[torch.Tensor] = None,
+    page_table: Optional[torch.Tensor] = None,
+    document_q: Optional[torch.Tensor] = None,
+    document_k: Optional[torch.Tensor] = None,
+    score_mod: Union[str, Callable, None] = None,
+    mask_mod: Union[str, Callable, None] = None,
+    tensors: Optional[Dict[str, torch.Tensor]] = None,
+    scalars: Optional[Dict[str, float]] = None,
+    deterministic: bool = True,
+    return_lse: bool = False,
+    return_max_logit: bool = False,
+) -> Union[torch.Tensor, Tuple[torch.Tensor, ...]]:
     """Exact attention of torch tensors, differentiable in q, k, v, bias, sink, tensors and through lse.
 
     q [batch, seqlen_q, num_heads_q, head_dim], k [batch, seqlen_k, num_heads_kv, head_dim],
@@ -176,7 +177,8 @@ def attention(
     tensors: {name: tensor} that score_mod and mask_mod read; those of fp32 may require a gradient.
 
     Returns out [batch, seqlen_q, num_heads_q, head_dim_v] in q's dtype, followed by lse (fp32 [batch,
-    num_heads_q, seqlen_q]; ragged [num_heads_q, total_q]) and max_logit where they are asked for.
+    num_heads_q, seqlen_q]; ragged [num_heads_q, total_q]), a natural logarithm, and max_logit where they
+    are asked for. Raises what docs/torch.md lists; what is meant is in docs/semantics.md.
     """
     q, k, v = _checked_inputs(q, k, v)
     _check_differentiable(q, k, v, page_table)
@@ -203,7 +205,16 @@ def attention(
     return (out,) + (lse,) * return_lse + tuple(rest) * return_max_logit
 
 
-def attention_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, seqlen_q, seqlen_k, **options):
+def attention_varlen(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    cu_seqlens_k: torch.Tensor,
+    seqlen_q: int,
+    seqlen_k: int,
+    **options,
+) -> Union[torch.Tensor, Tuple[torch.Tensor, ...]]:
     """attention() of sequences that lie end to end: q [total_q, num_heads_q, head_dim], sequence b in
     rows cu_seqlens_q[b] to cu_seqlens_q[b + 1]; no length exceeds seqlen_q. K and V likewise."""
     return attention(
@@ -219,7 +230,17 @@ _DEFAULTS = {
 }
 
 
-def backward(dout, q, k, v, out, lse, *, dlse=None, **options):
+def backward(
+    dout: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    *,
+    dlse: Optional[torch.Tensor] = None,
+    **options,
+) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The backward pass by itself, for those who keep out and lse: dq, dk, dv of a call of attention()
     with the same options. out and lse are honoured: they may belong to a larger problem, of which
     these keys are a part (ring attention). With dropout pass the dropout_rng of the forward pass.

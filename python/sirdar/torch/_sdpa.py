@@ -2,6 +2,7 @@
 
 import threading
 import warnings
+from typing import Optional
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -89,15 +90,15 @@ def _mask_arguments(attn_mask, is_causal, query, leading):
 
 
 def scaled_dot_product_attention(
-    query,
-    key,
-    value,
-    attn_mask=None,
-    dropout_p=0.0,
-    is_causal=False,
-    scale=None,
-    enable_gqa=False,
-):
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: Optional[torch.Tensor] = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: Optional[float] = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
     """torch.nn.functional.scaled_dot_product_attention, computed by this library.
 
     query [..., num_heads_q, seqlen_q, head_dim], key and value [..., num_heads_kv, seqlen_k, dim].
@@ -207,7 +208,7 @@ class sdpa:
     why, once for each reason.
     """
 
-    def __init__(self, fallback=None):
+    def __init__(self, fallback: Optional[str] = None):
         if fallback not in (None, "torch"):
             raise ValueError(f"fallback: is {fallback!r}; None (raise) or 'torch' is allowed.")
         self._fallback, self._modes = fallback, []
