@@ -4,7 +4,7 @@
 add_library(sirdar_wheel SHARED EXCLUDE_FROM_ALL $<TARGET_OBJECTS:sirdar_objects>)
 target_link_libraries(sirdar_wheel PRIVATE Threads::Threads)
 target_link_options(sirdar_wheel PRIVATE -s -static-libstdc++ -Wl,--gc-sections
-                                         -Wl,--exclude-libs,ALL)
+                                         -Wl,--exclude-libs,ALL -Wl,-z,defs)
 set_target_properties(sirdar_wheel PROPERTIES OUTPUT_NAME sirdar NO_SONAME ON
                       LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/wheel)
 if(SKBUILD) # pip is at work
