@@ -158,6 +158,7 @@ inline void dot_few(const NarrowQkArgs& args, const void* const* rows, WholeRows
         ahead.step();
         F x[kLanes];
         T::turn(rows + v * kLanes, c, x);
+        ahead.step();
         const float* query = q;
 #pragma GCC unroll 16
         for (int i = 0; i < kLanes; ++i)
@@ -264,7 +265,7 @@ inline void store_scores(const NarrowQkArgs& args, int first, const F* scores) {
 template <class T>
 inline int steps_per_keys(const NarrowQkArgs& args) {
   const int turns = kKeyVectors * (args.head_dim / T::kPerWord / (kLanes * T::kTurned));
-  if (args.num_lanes <= kFewLanes<T>) return turns;
+  if (args.num_lanes <= kFewLanes<T>) return 2 * turns;
   const int lanes = args.num_lanes, wide = kRows == 8 ? lanes / 8 : 0, rest = lanes - 8 * wide;
   const int passes = 2 * wide + 2 * (rest / 4) + rest % 4 / 2 + rest % 2;
   const int words = args.head_dim / T::kPerWord;
