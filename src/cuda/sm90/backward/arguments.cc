@@ -19,6 +19,12 @@ int64_t num_tiles(const Problem& problem, const BackwardConfig& config) {
   return divide_up(problem.seqlen_q, config.block_m);
 }
 
+// Of all sequences: where queries are ragged, each may begin in the middle of a tile.
+int64_t total_tiles(const Problem& problem, const BackwardConfig& config) {
+  return problem.layout_q == Layout::ragged ? problem.total_q / config.block_m + problem.batch
+                                            : problem.batch * num_tiles(problem, config);
+}
+
 // q, k, v, dout, dk, dv.
 std::array<MapRequest, 6> map_requests(const Problem& problem, const BackwardConfig& config,
                                        const Args& args) {
@@ -51,6 +57,13 @@ void add_rows(const Problem& problem, const Args& args, BackwardParams& params) 
   params.out_rows = row_view(args.out, row_map(args.out, problem.layout_q));
   params.dout_rows = row_view(args.dout, row_map(args.dout, problem.layout_q));
   params.dq_rows = row_view(args.dq, row_map(args.dq, problem.layout_q));
+  params.dk_rows = row_view(args.dk, row_map(args.dk, problem.layout_kv));
+  params.dv_rows = row_view(args.dv, row_map(args.dv, problem.layout_kv));
+  const Extents query = query_extents(problem, args), key = key_extents(problem, args);
+  params.cu_seqlens_q = int_view(query.cu_seqlens);
+  params.cu_seqlens_k = int_view(key.cu_seqlens);
+  params.seqused_q = int_view(query.seqused);
+  params.seqused_k = int_view(key.seqused);
   params.lse = row_view(args.lse, row_statistics_map(args.lse, problem.layout_q));
   if (problem.has_dlse) {
     params.dlse = row_view(args.dlse, row_statistics_map(args.dlse, problem.layout_q));
@@ -66,6 +79,7 @@ void add_work(const Problem& problem, const BackwardConfig& config, int num_sms,
   params.seqlen_q = static_cast<int>(problem.seqlen_q);
   params.seqlen_k = static_cast<int>(problem.seqlen_k);
   params.num_tiles = static_cast<int>(num_tiles(problem, config));
+  params.total_tiles = static_cast<int>(total_tiles(problem, config));
   params.num_blocks_n = static_cast<int>(divide_up(problem.seqlen_k, block_keys(config)));
   const int64_t heads = problem.batch * problem.num_heads_kv;
   params.num_items = static_cast<int>(params.num_blocks_n * heads);
@@ -108,8 +122,7 @@ Result<BackwardParams> make_params(const Problem& problem, const BackwardConfig&
 }  // namespace
 
 BackwardWorkspace workspace_of(const Problem& problem, const BackwardConfig& config) {
-  const auto tiles =
-      static_cast<size_t>(problem.batch * problem.num_heads_q * num_tiles(problem, config));
+  const auto tiles = static_cast<size_t>(problem.num_heads_q * total_tiles(problem, config));
   const size_t rows = tiles * static_cast<size_t>(config.block_m);
   const auto aligned = [](size_t bytes) { return (bytes + 255) / 256 * 256; };
   BackwardWorkspace workspace{};

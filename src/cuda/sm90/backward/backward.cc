@@ -41,10 +41,13 @@ Status supports(const Problem& problem, const Device& device) {
                     "not {} and {}",
                     kMaxHeadDim, problem.head_dim, problem.value_dim()));
   }
-  if (problem.seqlen_q < 1 || problem.seqlen_k < 1) {
+  const bool has_rows = problem.layout_q == Layout::ragged ? problem.total_q > 0 : true;
+  const bool has_keys = problem.layout_kv == Layout::ragged ? problem.total_k > 0 : true;
+  if (problem.seqlen_q < 1 || problem.seqlen_k < 1 || !has_rows || !has_keys) {
     return unsupported("takes at least one query row and one key");
   }
-  if (std::max(problem.seqlen_q, problem.seqlen_k) > kMaxSeqlen) {
+  if (std::max({problem.seqlen_q, problem.seqlen_k, problem.total_q, problem.total_k}) >
+      kMaxSeqlen) {
     return unsupported(fmt::format("takes up to {} rows", kMaxSeqlen));
   }
   const int64_t tiles = (problem.seqlen_q / 32 + 1) * problem.num_heads_q;
@@ -66,7 +69,8 @@ Result<Config> configure(const Problem& problem, const Device&, const PlanOption
   const bool is_same_problem =
       config.element == chosen.element && config.head_dim == chosen.head_dim &&
       config.head_dim_v == chosen.head_dim_v && config.mask == chosen.mask &&
-      config.is_deterministic == chosen.is_deterministic;
+      config.is_deterministic == chosen.is_deterministic &&
+      config.has_lengths == chosen.has_lengths;
   if (!is_same_problem || !is_valid(config)) {
     return Status(StatusCode::invalid_argument,
                   fmt::format("knobs: '{}' is not a kernel for this problem: tiles must fit {} "
@@ -179,7 +183,8 @@ Status run(const Plan::State& state, const Args& args, Stream stream) {
 
 const Implementation kBackward = {
     .name = "cuda.sm90.backward",
-    .understands = feature::backward | feature::gqa | feature::head_dim_v | feature::causal |
+    .understands = feature::backward | feature::gqa | feature::head_dim_v | feature::ragged_q |
+                   feature::ragged_kv | feature::seqused_q | feature::seqused_k | feature::causal |
                    feature::window | feature::chunk | feature::dlse | feature::top_left |
                    feature::dtype_bf16 | feature::dtype_fp16,
     .note =

@@ -25,12 +25,10 @@ SIRDAR_DEVICE void backward(const BackwardParams& params) {
   if (warpgroup == 0) {
     ptx::setmaxnreg_dec<kHelperRegisters>();
     const int warp = ptx::uniform(thread / 32);
-    if (thread % 32 == 0) {
-      if (warp == 0) {
-        Loader<config>{params, shared}.run();
-      } else if (warp <= num_reducers(config)) {
-        Reducer<config>{params, shared, warp - 1}.run();
-      }
+    if (warp == 0) {
+      if (config.has_lengths || thread == 0) Loader<config>{params, shared, thread}.run();
+    } else if (warp <= num_reducers(config) && thread % 32 == 0) {
+      Reducer<config>{params, shared, warp - 1}.run();
     }
   } else if (warpgroup == 1) {
     ptx::setmaxnreg_dec<kQueryRegisters>();

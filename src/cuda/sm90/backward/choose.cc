@@ -30,6 +30,8 @@ BackwardConfig choose_backward_config(const Problem& problem) {
   config.head_dim_v = static_cast<int>(problem.value_dim());
   config.mask = mask_form(problem.mask);
   config.is_deterministic = problem.deterministic;
+  config.has_lengths = problem.layout_q == Layout::ragged || problem.layout_kv == Layout::ragged ||
+                       problem.has_seqused_q || problem.has_seqused_k;
   if (std::max(config.head_dim, config.head_dim_v) <= 64) {
     config.block_m = 128;
     config.num_stages_dout = 2;
@@ -44,6 +46,7 @@ std::string entry_name(const BackwardConfig& config) {
   if (config.head_dim_v != config.head_dim) name += fmt::format("_dv{}", config.head_dim_v);
   if (config.mask == MaskForm::upper) name += "_causal";
   if (config.mask == MaskForm::interval) name += "_interval";
+  if (config.has_lengths) name += "_lengths";
   if (!config.is_deterministic) name += "_free";
   return name;
 }

@@ -15,6 +15,7 @@ struct BackwardConfig {
   int num_slots = 2;  // of 16 KiB, for dQ on its way to memory
   MaskForm mask = MaskForm::full;
   bool is_deterministic = true;  // dQ is added up in one order, whatever runs when
+  bool has_lengths = false;      // lengths differ by sequence: cu_seqlens, seqused
   bool packs_products = false;   // dS = P (dP - delta) in 16 bits instead of fp32
 
   bool operator==(const BackwardConfig&) const = default;
@@ -34,6 +35,7 @@ constexpr void fields(C& c, Visit visit) {
   visit("num_slots", c.num_slots);
   visit("mask", c.mask);
   visit("is_deterministic", c.is_deterministic);
+  visit("has_lengths", c.has_lengths);
   visit("packs_products", c.packs_products);
 }
 
@@ -77,7 +79,7 @@ struct BackwardMap {
 constexpr int num_barriers(const BackwardConfig& c) {
   const int num_weights = is_wide(c) ? c.num_ds : 0;
   return 3 + 2 * (c.num_stages_q + c.num_stages_dout + c.num_ds + num_weights) +
-         num_unit_barriers(c) + c.num_slots;
+         num_unit_barriers(c) + c.num_slots + (c.has_lengths ? 1 : 0);
 }
 constexpr BackwardMap shared_map(const BackwardConfig& c) {
   BackwardMap map{};

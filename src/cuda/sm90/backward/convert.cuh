@@ -17,14 +17,20 @@ SIRDAR_DEVICE void convert(const BackwardParams& params) {
   const int index = ptx::block_idx_x(), thread = ptx::thread_idx_x(), lane = thread % 32;
   const int batch_head = index / params.num_tiles, tile = index - batch_head * params.num_tiles;
   const int batch = batch_head / params.num_heads, head = batch_head - batch * params.num_heads;
-  const bool is_written = !kBackward.is_deterministic || has_adders<kBackward>(params, tile);
+  const Sequence sequence = sequence_of<kBackward>(params, batch);
+  const int stored = rows_there<kBackward.has_lengths>(params.cu_seqlens_q, params.seqlen_q, batch);
+  if (tile * kBackward.block_m >= stored) return;
+  const bool is_written = has_adders<kBackward>(params, sequence, tile);
   const RowView& view = params.dq_rows;
-  uint16_t* const rows =
-      static_cast<uint16_t*>(view.data) + batch * view.stride_batch + head * view.stride_head;
+  const bool is_ragged = params.cu_seqlens_q.data != nullptr;
+  uint16_t* const rows = static_cast<uint16_t*>(view.data) +
+                         (is_ragged ? 0 : batch) * view.stride_batch + head * view.stride_head +
+                         sequence.q.begin * view.stride_row;
   SIRDAR_NO_UNROLL
   for (int unit = 0; unit < kUnits; ++unit) {
     const float* const sums =
-        params.dq_sum + (static_cast<long long>(index) * kUnits + unit) * kUnitFloats + 4 * thread;
+        params.dq_sum + (tile_index(params, sequence, head, tile) * kUnits + unit) * kUnitFloats +
+        4 * thread;
     uint32_t words[16];  // columns 8 i + 2 (lane % 4) of row r, then of row r + 8
     SIRDAR_UNROLL
     for (int i = 0; i < 8; ++i) {
@@ -44,7 +50,7 @@ SIRDAR_DEVICE void convert(const BackwardParams& params) {
       const int column = unit % kChunks * 64 + 32 * (part % 2) + 8 * (lane % 4);
       const ptx::Int4 piece =
           gather_row(lane, {words[first], words[first + 1], words[first + 2], words[first + 3]});
-      if (row < params.seqlen_q && column < kBackward.head_dim) {
+      if (row < stored && column < kBackward.head_dim) {
         *reinterpret_cast<ptx::Int4*>(rows + row * view.stride_row + column) = piece;
       }
     }

@@ -16,57 +16,128 @@ SIRDAR_DEVICE void load_tile(uint32_t dst, const TensorMap& map, uint32_t full, 
   }
 }
 
-// One thread: K and V of a key block once, then Q and dO tile by tile with their statistics.
+// K and V of a key block once, then Q and dO tile by tile with their statistics. One thread; with
+// lengths a warp, which clears what lies behind the end of a sequence: it belongs to others, and 0
+// times a NaN is not 0.
 template <BackwardConfig config>
 struct Loader {
+  // A tile of a tensor, and the numbers of its rows that arrive with it.
+  struct Source {
+    const TensorMap& map;
+    int row, head, batch;
+    int rows_left;         // to the end of the sequence
+    const float* numbers;  // null: none
+    uint32_t numbers_dst;
+    uint64_t policy;
+  };
+
   const BackwardParams& params;
   BackwardShared<config> s;
+  int lane;
   uint64_t keep = ptx::createpolicy_evict_last();   // Q and dO are read by many blocks
   uint64_t once = ptx::createpolicy_evict_first();  // K and V by one
   RingPosition<config.num_stages_q> q_ring{};
   RingPosition<config.num_stages_dout> dout_ring{};
+  int landed_parity = 0;
 
-  SIRDAR_DEVICE void load_v(const KeyBlock& block) {
-    ptx::mbarrier_arrive_expect_tx(s.v_full(), v_bytes(config));
-    load_tile<config.head_dim_v, block_keys(config)>(s.v(), params.v, s.v_full(), block.first_key,
-                                                     block.head_kv, block.batch, once);
+  template <int kHeadDim, int kRows>
+  SIRDAR_DEVICE void clear_end(uint32_t tile, int rows_left) {
+    ptx::mbarrier_wait(s.landed(), landed_parity);
+    landed_parity ^= 1;
+    for (int c = 0; c < columns(kHeadDim) / 64; ++c) {
+      for (int i = 8 * ptx::max_of(rows_left, 0) + lane; i < 8 * kRows; i += 32) {
+        ptx::store_shared(tile + c * kRows * 128 + 16 * i, ptx::Int4{0, 0, 0, 0});
+      }
+    }
+    ptx::fence_proxy_async_shared();
+    ptx::syncwarp();
+  }
+
+  template <int kHeadDim, int kRows>
+  SIRDAR_DEVICE void load(uint32_t dst, uint32_t full, const Source& from) {
+    constexpr int kBytes = 2 * kRows * columns(kHeadDim);
+    const int number_bytes = from.numbers != nullptr ? row_bytes(config) : 0;
+    const bool is_cut = config.has_lengths && from.rows_left < kRows;
+    if (is_cut) {
+      if (lane == 0) {
+        ptx::mbarrier_arrive_expect_tx(s.landed(), kBytes);
+        load_tile<kHeadDim, kRows>(dst, from.map, s.landed(), from.row, from.head, from.batch,
+                                   from.policy);
+      }
+      ptx::syncwarp();
+      clear_end<kHeadDim, kRows>(dst, from.rows_left);
+    }
+    if (lane == 0) {
+      ptx::mbarrier_arrive_expect_tx(full, number_bytes + (is_cut ? 0 : kBytes));
+      if (!is_cut) {
+        load_tile<kHeadDim, kRows>(dst, from.map, full, from.row, from.head, from.batch,
+                                   from.policy);
+      }
+      if (number_bytes > 0) {
+        ptx::cp_async_bulk_load(from.numbers_dst, from.numbers, number_bytes, full);
+      }
+    }
+    meet();
+  }
+
+  // The lanes meet after they have looked whether a stage is free, so that none looks too late.
+  SIRDAR_DEVICE void meet() const {
+    if constexpr (config.has_lengths) ptx::syncwarp();
+  }
+  SIRDAR_DEVICE void wait(uint32_t bar, int parity) const {
+    ptx::mbarrier_wait(bar, parity);
+    meet();
+  }
+
+  SIRDAR_DEVICE Source keys(const TensorMap& map, const KeyBlock& block) const {
+    return {map,
+            block.sequence.k.begin + block.first_key,
+            block.head_kv,
+            params.cu_seqlens_k.data != nullptr ? 0 : block.batch,
+            block.sequence.k.length - block.first_key,
+            nullptr,
+            0,
+            once};
+  }
+  SIRDAR_DEVICE Source queries(const TensorMap& map, const KeyBlock& block, const TileWalk& walk,
+                               const float* numbers, uint32_t numbers_dst) const {
+    const int row = walk.tile * config.block_m;
+    return {map,
+            block.sequence.q.begin + row,
+            block.head_kv * params.group_size + walk.head,
+            params.cu_seqlens_q.data != nullptr ? 0 : block.batch,
+            block.sequence.q.length - row,
+            numbers + tile_index(params, block, walk) * config.block_m,
+            numbers_dst,
+            keep};
   }
 
   SIRDAR_DEVICE void load_q(const KeyBlock& block, const TileWalk& walk) {
-    const uint32_t full = s.q_full(q_ring.stage);
-    ptx::mbarrier_wait(s.q_empty(q_ring.stage), q_ring.parity ^ 1);
-    ptx::mbarrier_arrive_expect_tx(full, q_bytes(config) + row_bytes(config));
-    load_tile<config.head_dim, config.block_m>(
-        s.q(q_ring.stage), params.q, full, walk.tile * config.block_m,
-        block.head_kv * params.group_size + walk.head, block.batch, keep);
-    ptx::cp_async_bulk_load(s.lse(q_ring.stage),
-                            params.start_lse + tile_index(params, block, walk) * config.block_m,
-                            row_bytes(config), full);
+    wait(s.q_empty(q_ring.stage), q_ring.parity ^ 1);
+    load<config.head_dim, config.block_m>(
+        s.q(q_ring.stage), s.q_full(q_ring.stage),
+        queries(params.q, block, walk, params.start_lse, s.lse(q_ring.stage)));
     q_ring.advance();
   }
-
   SIRDAR_DEVICE void load_dout(const KeyBlock& block, const TileWalk& walk) {
-    const uint32_t full = s.dout_full(dout_ring.stage);
-    ptx::mbarrier_wait(s.dout_empty(dout_ring.stage), dout_ring.parity ^ 1);
-    ptx::mbarrier_arrive_expect_tx(full, dout_bytes(config) + row_bytes(config));
-    load_tile<config.head_dim_v, config.block_m>(
-        s.dout(dout_ring.stage), params.dout, full, walk.tile * config.block_m,
-        block.head_kv * params.group_size + walk.head, block.batch, keep);
-    ptx::cp_async_bulk_load(s.delta(dout_ring.stage),
-                            params.start_delta + tile_index(params, block, walk) * config.block_m,
-                            row_bytes(config), full);
+    wait(s.dout_empty(dout_ring.stage), dout_ring.parity ^ 1);
+    load<config.head_dim_v, config.block_m>(
+        s.dout(dout_ring.stage), s.dout_full(dout_ring.stage),
+        queries(params.dout, block, walk, params.start_delta, s.delta(dout_ring.stage)));
     dout_ring.advance();
+  }
+  SIRDAR_DEVICE void load_v(const KeyBlock& block) {
+    load<config.head_dim_v, block_keys(config)>(s.v(), s.v_full(), keys(params.v, block));
   }
 
   SIRDAR_DEVICE void run() {
     int parity = 1;  // of kv_empty: free at the beginning
     for (int item = ptx::block_idx_x(); item < params.num_items; item += ptx::grid_dim_x()) {
       const KeyBlock block = block_of<config>(params, item);
-      ptx::mbarrier_wait(s.kv_empty(), parity);
+      if (!has_keys<config>(params, block)) continue;
+      wait(s.kv_empty(), parity);
       parity ^= 1;
-      ptx::mbarrier_arrive_expect_tx(s.k_full(), k_bytes(config));
-      load_tile<config.head_dim, block_keys(config)>(s.k(), params.k, s.k_full(), block.first_key,
-                                                     block.head_kv, block.batch, once);
+      load<config.head_dim, block_keys(config)>(s.k(), s.k_full(), keys(params.k, block));
       TileWalk walk(block, params.group_size);
       if (walk.is_done()) {
         load_v(block);

@@ -104,6 +104,7 @@ struct KeyGradient : KeyRows<config> {
     int parity = 0;  // of K and V
     for (int item = ptx::block_idx_x(); item < params.num_items; item += ptx::grid_dim_x()) {
       const KeyBlock block = block_of<config>(params, item);
+      if (!has_keys<config>(params, block)) continue;
       SIRDAR_UNROLL
       for (float& value : dk) value = 0;
       SIRDAR_UNROLL
@@ -119,9 +120,11 @@ struct KeyGradient : KeyRows<config> {
         walk_seen(block, walk);
       }
       ptx::barrier_sync(1 + half, 128);  // every warp is done with K and V
-      this->template store<kWidthV>(dv, 1.0f, s.v(), params.dv, block, 1 + half);
+      this->template store<kWidthV>(
+          dv, 1.0f, s.v(), {params.dv, params.dv_rows, config.head_dim_v, 1 + half}, block);
       if (has_tiles) this->wait_for_dq(next.ds);
-      this->template store<kWidth>(dk, params.scale, s.k(), params.dk, block, 1 + half);
+      this->template store<kWidth>(dk, params.scale, s.k(),
+                                   {params.dk, params.dk_rows, config.head_dim, 1 + half}, block);
       this->give_back_keys();
     }
   }

@@ -92,7 +92,7 @@ struct KeyRows {
   // Scores that are not seen become ones whose weight is 0.
   SIRDAR_DEVICE void hide(const KeyBlock& block, int tile) {
     const int first_key = block.first_key + 64 * half, first_row = tile * kM;
-    const BackwardBounds<config> bounds(params, params.seqlen_q, params.seqlen_k);
+    const BackwardBounds<config> bounds = bounds_of<config>(params, block.sequence);
     const bool is_whole =
         bounds.hi(first_row) >= first_key + 64 && bounds.lo(first_row + kM - 1) <= first_key;
     if (is_whole) return;
@@ -100,7 +100,7 @@ struct KeyRows {
     for (int lower = 0; lower < 2; ++lower) {
       const int key = first_key + 16 * warp + lane / 4 + 8 * lower;
       const int origin = first_row + 2 * (lane % 4);
-      const bool exists = key < params.seqlen_k;
+      const bool exists = key < block.sequence.k.length;
       const int begin = exists ? bounds.row_begin(key) - origin : kM;
       const int end = exists ? bounds.row_end(key) - origin : 0;
       SIRDAR_UNROLL
@@ -153,10 +153,37 @@ struct KeyRows {
     ptx::mbarrier_wait(s.ds_empty(last), next.stage == 0 ? next.parity ^ 1 : next.parity);
   }
 
+  // Where a gradient goes, and the barrier of this warpgroup.
+  struct Gradient {
+    const TensorMap& map;
+    const RowView& rows;
+    int num_columns, barrier;
+  };
+
+  // The rows of a tile that a sequence ends in; what lies behind is another's.
+  SIRDAR_DEVICE void store_some(uint32_t tile, const Gradient& gradient, const KeyBlock& block,
+                                int first_key, int num_rows) {
+    const int batch = params.cu_seqlens_k.data != nullptr ? 0 : block.batch;
+    uint16_t* const base = static_cast<uint16_t*>(gradient.rows.data) +
+                           batch * gradient.rows.stride_batch +
+                           block.head_kv * gradient.rows.stride_head;
+    const int pieces = gradient.num_columns / 8;  // of a row
+    SIRDAR_NO_UNROLL
+    for (int i = 32 * warp + lane; i < num_rows * pieces; i += 128) {
+      const int row = i / pieces, piece = i - row * pieces, staged = 64 * half + row;
+      const uint32_t src =
+          tile + (piece / 8) * (kKeys * 128) + staged * 128 + (((piece % 8) ^ (staged & 7)) << 4);
+      uint16_t* const to =
+          base + (block.sequence.k.begin + first_key + row) * gradient.rows.stride_row + 8 * piece;
+      *reinterpret_cast<ptx::Int4*>(to) = ptx::load_shared_int4(src);
+    }
+    ptx::barrier_sync(gradient.barrier, 128);  // before the tile is loaded into
+  }
+
   // Rows leave through those of K or V that only this warpgroup still could read.
   template <int kColumns>
   SIRDAR_DEVICE void store(const float (&sum)[kColumns / 2], float factor, uint32_t tile,
-                           const TensorMap& map, const KeyBlock& block, int barrier) {
+                           const Gradient& gradient, const KeyBlock& block) {
     const int row = 64 * half + 16 * warp + (lane & 15);
     const auto word = [&](int i) {
       return pack<config.element>(sum[2 * i] * factor, sum[2 * i + 1] * factor);
@@ -168,13 +195,24 @@ struct KeyRows {
       ptx::stmatrix_x4(dst, word(4 * j), word(4 * j + 1), word(4 * j + 2), word(4 * j + 3));
     }
     ptx::fence_proxy_async_shared();
-    ptx::barrier_sync(barrier, 128);
+    ptx::barrier_sync(gradient.barrier, 128);
     const int first_key = block.first_key + 64 * half;
+    int batch = block.batch, first_row = first_key;
+    if constexpr (config.has_lengths) {
+      const int left =
+          rows_there<true>(params.cu_seqlens_k, params.seqlen_k, block.batch) - first_key;
+      if (left < 64) {
+        store_some(tile, gradient, block, first_key, ptx::max_of(left, 0));
+        return;
+      }
+      first_row += block.sequence.k.begin;
+      if (params.cu_seqlens_k.data != nullptr) batch = 0;
+    }
     if (warp == 0 && lane == 0) {
       SIRDAR_UNROLL
       for (int c = 0; c < columns(kColumns) / 64; ++c) {
-        ptx::cp_async_bulk_tensor_4d_store(map, tile + c * (kKeys * 128) + half * 8192, 64 * c,
-                                           first_key, block.head_kv, block.batch);
+        ptx::cp_async_bulk_tensor_4d_store(gradient.map, tile + c * (kKeys * 128) + half * 8192,
+                                           64 * c, first_row, block.head_kv, batch);
       }
       ptx::cp_async_bulk_commit_group();
     }

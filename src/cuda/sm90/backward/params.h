@@ -12,17 +12,21 @@ struct BackwardParams {
   // (k, v) or 64 (dk, dv) rows.
   TensorMap q, k, v, dout, dk, dv;
   RowView out_rows, dout_rows, dq_rows;
-  RowView lse, dlse;  // fp32; dlse null where there is none
-  // Workspace. A tile has block_m rows; rows that do not exist have a weight of 0.
-  float* start_lse;    // [batch][num_heads][num_tiles][block_m]: -lse / scale
+  RowView dk_rows, dv_rows;  // for tiles that a sequence ends in
+  RowView lse, dlse;         // fp32; dlse null where there is none
+  IntView cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k;
+  // Workspace. A tile has block_m rows; rows that do not exist have a weight of 0. Sequence b's
+  // tiles begin at b num_tiles, or at cu_seqlens_q[b] / block_m + b where queries are ragged.
+  float* start_lse;    // [num_heads][total_tiles][block_m]: -lse / scale
   float* start_delta;  // the same: -delta
-  // [batch][num_heads][num_tiles][unit][64 * 64], units in the order of accumulators: thread t's
+  // [num_heads][total_tiles][unit][64 * 64], units in the order of accumulators: thread t's
   // registers 4 k to 4 k + 3 at 512 k + 4 t.
   float* dq_sum;
-  int* turns;  // [batch][num_heads][num_tiles]: key blocks that have been added; null: any order
+  int* turns;  // [num_heads][total_tiles]: key blocks that have been added; null: any order
   int batch, num_heads, num_heads_kv, group_size;
-  int seqlen_q, seqlen_k;
-  int num_tiles, num_blocks_n, num_items;  // of queries; of keys; of keys of all K/V heads
+  int seqlen_q, seqlen_k;           // maxima where sequences have their own
+  int num_tiles, num_blocks_n;      // of queries, of keys of the longest sequence
+  int total_tiles, num_items;       // of queries of all sequences; of keys, and of all K/V heads
   int section_heads, num_sections;  // longest first within this many K/V heads, that many times
   int is_shifted;  // key blocks begin at query tiles apart, and all of a head run at one time
   int window_left, window_right;  // keys besides the diagonal; causal: right is 0

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "cuda/sm90/backward/config.h"
-#include "cuda/sm90/backward/params.h"
+#include "cuda/sm90/backward/work.cuh"
 #include "cuda/sm90/fragment.cuh"
 
 namespace sirdar::sm90 {
@@ -35,7 +35,8 @@ struct Prepare {
 
   const BackwardParams& params;
   int thread;
-  int batch, first_head, first_row;
+  Sequence sequence;
+  int batch, first_head, first_row;  // batch 0 of ragged tensors
 
   SIRDAR_DEVICE static const uint16_t* at(const RowView& view, int batch, int head, int row) {
     return static_cast<const uint16_t*>(view.data) + batch * view.stride_batch +
@@ -50,10 +51,10 @@ struct Prepare {
   SIRDAR_DEVICE ptx::Int4 load(const RowView& view, int i) const {
     const int column = 8 * (thread % kLanes);
     const int head = first_head + i % kPrepareHeads, row = first_row + i / kPrepareHeads;
-    if (head >= params.num_heads || row >= params.seqlen_q || column >= kBackward.head_dim_v) {
+    if (head >= params.num_heads || row >= sequence.q.length || column >= kBackward.head_dim_v) {
       return {0, 0, 0, 0};
     }
-    return ptx::load_constant_int4(at(view, batch, head, row) + column);
+    return ptx::load_constant_int4(at(view, batch, head, sequence.q.begin + row) + column);
   }
 
   // To shared memory, [head][row]. Several rows are asked for before the first is used.
@@ -81,19 +82,19 @@ struct Prepare {
   }
 
   SIRDAR_DEVICE void write_rows(uint32_t sums) const {
-    const int stored = params.num_tiles * kBackward.block_m;
+    const int stored = sequence.num_tiles * kBackward.block_m;
     for (int i = thread; i < kPrepareTokens * kPrepareHeads; i += kPrepareThreads) {
       const int head = first_head + i / kPrepareTokens, row = first_row + i % kPrepareTokens;
       if (head >= params.num_heads || row >= stored) continue;
       const int place = i / kPrepareTokens * (kPrepareTokens + 1) + i % kPrepareTokens;
       float lse = kMinusInfinity, delta = 0;
-      if (row < params.seqlen_q) {
-        lse = scalar(params.lse, batch, head, row);
+      if (row < sequence.q.length) {
+        lse = scalar(params.lse, batch, head, sequence.q.begin + row);
         delta = ptx::float_of(ptx::load_shared(sums + 4 * place));
-        if (params.dlse.data != nullptr) delta -= scalar(params.dlse, batch, head, row);
+        if (params.dlse.data != nullptr)
+          delta -= scalar(params.dlse, batch, head, sequence.q.begin + row);
       }
-      const long long index =
-          (static_cast<long long>(batch) * params.num_heads + head) * stored + row;
+      const long long index = tile_index(params, sequence, head, 0) * kBackward.block_m + row;
       const bool is_empty = lse == kMinusInfinity;  // no key is seen, or there is no such row
       params.start_lse[index] = is_empty ? params.hidden : -lse * params.inverse_scale;
       params.start_delta[index] = is_empty ? 0.0f : -delta;
@@ -102,8 +103,7 @@ struct Prepare {
 
   // Sums that others add to begin at 0, and turns.
   SIRDAR_DEVICE void clear() const {
-    const long long tiles =
-        static_cast<long long>(params.batch) * params.num_heads * params.num_tiles;
+    const long long tiles = static_cast<long long>(params.num_heads) * params.total_tiles;
     const long long first = static_cast<long long>(ptx::block_idx_x()) * kPrepareThreads + thread;
     const long long step = static_cast<long long>(ptx::grid_dim_x()) * kPrepareThreads;
     if constexpr (kBackward.is_deterministic) {
@@ -124,7 +124,11 @@ SIRDAR_DEVICE void prepare(const BackwardParams& params) {
   const int head_blocks = (params.num_heads + kPrepareHeads - 1) / kPrepareHeads;
   const int rest = ptx::block_idx_x() / head_blocks;
   const int batch = rest / row_blocks;
-  const Prepare<config> rows{params, ptx::thread_idx_x(), batch,
+  const bool is_ragged = params.cu_seqlens_q.data != nullptr;
+  const Prepare<config> rows{params,
+                             ptx::thread_idx_x(),
+                             sequence_of<config.backward>(params, batch),
+                             is_ragged ? 0 : batch,
                              (ptx::block_idx_x() - rest * head_blocks) * kPrepareHeads,
                              (rest - batch * row_blocks) * kPrepareTokens};
   const uint32_t sums = ptx::dynamic_shared();

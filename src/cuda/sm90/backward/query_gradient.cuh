@@ -75,6 +75,7 @@ struct QueryGradient {
     int parity = 0;  // of K
     for (int item = ptx::block_idx_x(); item < params.num_items; item += ptx::grid_dim_x()) {
       const KeyBlock block = block_of<config>(params, item);
+      if (!has_keys<config>(params, block)) continue;
       ptx::mbarrier_wait(s.k_full(), parity);
       parity ^= 1;
       for (TileWalk walk(block, params.group_size); !walk.is_done(); walk.advance()) {

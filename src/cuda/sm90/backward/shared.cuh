@@ -41,7 +41,7 @@ struct BackwardShared {
   SIRDAR_DEVICE uint32_t dout_full(int i) const { return bar(3 + 2 * kQ + i); }
   SIRDAR_DEVICE uint32_t dout_empty(int i) const { return bar(3 + 2 * kQ + kO + i); }
   static constexpr int kDs = config.num_ds, kFirstDs = 3 + 2 * (kQ + kO),
-                       kFirstUnit = num_barriers(config) - config.num_slots - kUnits;
+                       kFirstUnit = kFirstDs + (is_wide(config) ? 4 : 2) * kDs;
   SIRDAR_DEVICE uint32_t ds_full(int i) const { return bar(kFirstDs + i); }
   SIRDAR_DEVICE uint32_t ds_empty(int i) const { return bar(kFirstDs + kDs + i); }
   // Only where P travels.
@@ -49,6 +49,8 @@ struct BackwardShared {
   SIRDAR_DEVICE uint32_t weights_empty(int i) const { return bar(kFirstDs + 3 * kDs + i); }
   SIRDAR_DEVICE uint32_t unit_full(int i) const { return bar(kFirstUnit + i); }
   SIRDAR_DEVICE uint32_t slot_empty(int i) const { return bar(kFirstUnit + kUnits + i); }
+  // Where the bytes of a tile arrive whose end the loader clears; only with has_lengths.
+  SIRDAR_DEVICE uint32_t landed() const { return bar(kFirstUnit + kUnits + config.num_slots); }
 };
 
 // One thread. README.md says who arrives.
@@ -75,6 +77,7 @@ SIRDAR_DEVICE void init_barriers(const BackwardShared<config>& s) {
   }
   for (int i = 0; i < num_unit_barriers(config); ++i) ptx::mbarrier_init(s.unit_full(i), 4);
   for (int i = 0; i < config.num_slots; ++i) ptx::mbarrier_init(s.slot_empty(i), 1);
+  if constexpr (config.has_lengths) ptx::mbarrier_init(s.landed(), 1);
   ptx::fence_mbarrier_init();
 }
 

@@ -75,13 +75,15 @@ struct ValueGradient : KeyRows<config> {
     int parity = 0;  // of K
     for (int item = ptx::block_idx_x(); item < params.num_items; item += ptx::grid_dim_x()) {
       const KeyBlock block = block_of<config>(params, item);
+      if (!has_keys<config>(params, block)) continue;
       SIRDAR_UNROLL
       for (float& value : dv) value = 0;
       ptx::mbarrier_wait(s.k_full(), parity);
       parity ^= 1;
       walk(block);
       ptx::barrier_sync(3, 256);  // nobody reads V any more
-      this->template store<kWidthV>(dv, 1.0f, s.v(), params.dv, block, 1);
+      this->template store<kWidthV>(dv, 1.0f, s.v(),
+                                    {params.dv, params.dv_rows, config.head_dim_v, 1}, block);
       this->give_back_keys();
     }
   }
@@ -161,13 +163,15 @@ struct WideKeyGradient : KeyRows<config> {
     int parity = 0;  // of V
     for (int item = ptx::block_idx_x(); item < params.num_items; item += ptx::grid_dim_x()) {
       const KeyBlock block = block_of<config>(params, item);
+      if (!has_keys<config>(params, block)) continue;
       SIRDAR_UNROLL
       for (float& value : dk) value = 0;
       ptx::mbarrier_wait(s.v_full(), parity);
       parity ^= 1;
       walk(block);
       ptx::barrier_sync(3, 256);  // nobody reads K any more
-      this->template store<kWidth>(dk, params.scale, s.k(), params.dk, block, 2);
+      this->template store<kWidth>(dk, params.scale, s.k(),
+                                   {params.dk, params.dk_rows, config.head_dim, 2}, block);
       this->give_back_keys();
     }
   }

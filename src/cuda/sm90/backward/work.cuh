@@ -4,22 +4,53 @@
 #include "cuda/sm90/backward/config.h"
 #include "cuda/sm90/backward/params.h"
 #include "cuda/sm90/bounds.cuh"
+#include "cuda/sm90/rows.cuh"
 
 namespace sirdar::sm90 {
 
 template <BackwardConfig config>
 using BackwardBounds = MaskBounds<config.mask, BackwardParams>;
 
+// A sequence's rows, and its tiles in the workspace.
+struct Sequence {
+  Rows q, k;
+  int first_tile, num_tiles, num_blocks;  // of queries; key blocks
+};
+template <BackwardConfig config>
+SIRDAR_DEVICE Sequence sequence_of(const BackwardParams& params, int batch) {
+  constexpr bool kLengths = config.has_lengths;
+  Sequence sequence;
+  sequence.q = rows_in<kLengths>(params.cu_seqlens_q, params.seqused_q, params.seqlen_q, batch);
+  sequence.k = rows_in<kLengths>(params.cu_seqlens_k, params.seqused_k, params.seqlen_k, batch);
+  sequence.first_tile = batch * params.num_tiles;
+  sequence.num_tiles = params.num_tiles;
+  sequence.num_blocks = params.num_blocks_n;
+  if constexpr (kLengths) {
+    if (params.cu_seqlens_q.data != nullptr) {
+      sequence.first_tile = sequence.q.begin / config.block_m + batch;
+    }
+    sequence.num_tiles = (sequence.q.length + config.block_m - 1) / config.block_m;
+    sequence.num_blocks = (sequence.k.length + block_keys(config) - 1) / block_keys(config);
+  }
+  return sequence;
+}
+template <BackwardConfig config>
+SIRDAR_DEVICE BackwardBounds<config> bounds_of(const BackwardParams& params,
+                                               const Sequence& sequence) {
+  return BackwardBounds<config>(params, sequence.q.length, sequence.k.length);
+}
+
 // 128 keys (64) of one K/V head, and the query tiles [begin, end) of every head of its group that
 // see some of them, beginning at `start` and going round.
 struct KeyBlock {
+  Sequence sequence;
   int index, first_key, batch, head_kv;
   int begin, end, start;
 };
 
+// Which keys of which head.
 template <BackwardConfig config>
-SIRDAR_DEVICE KeyBlock block_of(const BackwardParams& params, int item) {
-  KeyBlock block;
+SIRDAR_DEVICE void place_of(const BackwardParams& params, int item, KeyBlock& block) {
   int head;
   if constexpr (config.mask == MaskForm::full) {  // by head
     head = item / params.num_blocks_n;
@@ -40,29 +71,47 @@ SIRDAR_DEVICE KeyBlock block_of(const BackwardParams& params, int item) {
   block.first_key = block.index * block_keys(config);
   block.batch = head / params.num_heads_kv;
   block.head_kv = head - block.batch * params.num_heads_kv;
-  const BackwardBounds<config> bounds(params, params.seqlen_q, params.seqlen_k);
-  const int last_key = ptx::min_of(block.first_key + block_keys(config), params.seqlen_k) - 1;
+}
+
+template <BackwardConfig config>
+SIRDAR_DEVICE KeyBlock block_of(const BackwardParams& params, int item) {
+  KeyBlock block;
+  place_of<config>(params, item, block);
+  block.sequence = sequence_of<config>(params, block.batch);
+  const Sequence& sequence = block.sequence;
+  const BackwardBounds<config> bounds = bounds_of<config>(params, sequence);
+  const int end_key = ptx::min_of(block.first_key + block_keys(config), sequence.k.length);
   block.begin = bounds.row_begin(block.first_key) / config.block_m;
-  block.end = (ptx::max_of(bounds.row_end(last_key), 0) + config.block_m - 1) / config.block_m;
-  block.end = ptx::max_of(ptx::min_of(block.end, params.num_tiles), block.begin);
+  block.end = (ptx::max_of(bounds.row_end(end_key - 1), 0) + config.block_m - 1) / config.block_m;
+  block.end = ptx::max_of(ptx::min_of(block.end, sequence.num_tiles), block.begin);
+  if constexpr (config.has_lengths) {
+    if (block.first_key >= sequence.k.length) block.end = block.begin;
+  }
   block.start = block.begin;
   if constexpr (config.mask == MaskForm::full && config.is_deterministic) {
-    if (params.is_shifted) {
-      block.start = static_cast<int>(static_cast<long long>(block.index) * params.num_tiles /
-                                     params.num_blocks_n);
+    if (params.is_shifted && sequence.num_blocks > 0) {
+      block.start = static_cast<int>(static_cast<long long>(block.index) * sequence.num_tiles /
+                                     sequence.num_blocks);
     }
   }
   return block;
 }
 
+// Whether the sequence is so long that there are rows to be written, used or not.
+template <BackwardConfig config>
+SIRDAR_DEVICE bool has_keys(const BackwardParams& params, const KeyBlock& block) {
+  if constexpr (!config.has_lengths) return true;
+  return block.first_key < rows_there<true>(params.cu_seqlens_k, params.seqlen_k, block.batch);
+}
+
 // The key block that adds to a query tile first; the others follow from right to left, and round.
 template <BackwardConfig config>
-SIRDAR_DEVICE int first_adder(const BackwardParams& params, int tile) {
+SIRDAR_DEVICE int first_adder(const BackwardParams& params, const Sequence& sequence, int tile) {
   if constexpr (config.mask == MaskForm::full) {
-    const long long reach = static_cast<long long>(tile + 1) * params.num_blocks_n;
-    return static_cast<int>((reach + params.num_tiles - 1) / params.num_tiles) - 1;
+    const long long reach = static_cast<long long>(tile + 1) * sequence.num_blocks;
+    return static_cast<int>((reach + sequence.num_tiles - 1) / sequence.num_tiles) - 1;
   }
-  const BackwardBounds<config> bounds(params, params.seqlen_q, params.seqlen_k);
+  const BackwardBounds<config> bounds = bounds_of<config>(params, sequence);
   return (bounds.hi((tile + 1) * config.block_m - 1) - 1) / block_keys(config);
 }
 
@@ -72,16 +121,17 @@ SIRDAR_DEVICE int turn_of(const BackwardParams& params, const KeyBlock& block, i
   if constexpr (config.mask == MaskForm::full) {
     if (!params.is_shifted) return block.index;
   }
-  const int turn = first_adder<config>(params, tile) - block.index;
-  return turn < 0 ? turn + params.num_blocks_n : turn;
+  const int turn = first_adder<config>(params, block.sequence, tile) - block.index;
+  return turn < 0 ? turn + block.sequence.num_blocks : turn;
 }
 
 // Whether any key block adds to it.
 template <BackwardConfig config>
-SIRDAR_DEVICE bool has_adders(const BackwardParams& params, int tile) {
-  const BackwardBounds<config> bounds(params, params.seqlen_q, params.seqlen_k);
+SIRDAR_DEVICE bool has_adders(const BackwardParams& params, const Sequence& sequence, int tile) {
+  const BackwardBounds<config> bounds = bounds_of<config>(params, sequence);
   const int lo = bounds.lo(tile * config.block_m), hi = bounds.hi((tile + 1) * config.block_m - 1);
-  return hi > 0 && lo < params.seqlen_k && lo / block_keys(config) <= (hi - 1) / block_keys(config);
+  return hi > 0 && tile < sequence.num_tiles && lo < sequence.k.length &&
+         lo / block_keys(config) <= (hi - 1) / block_keys(config);
 }
 
 // The query tiles of a key block, in the order in which every warp walks them.
@@ -105,7 +155,7 @@ template <BackwardConfig config>
 SIRDAR_DEVICE bool is_blind(const BackwardParams& params, const KeyBlock& block, int tile,
                             int half) {
   if constexpr (config.mask == MaskForm::full || is_wide(config)) return false;
-  const BackwardBounds<config> bounds(params, params.seqlen_q, params.seqlen_k);
+  const BackwardBounds<config> bounds = bounds_of<config>(params, block.sequence);
   const int middle = block.first_key + 64;
   const bool upper_is_blind = bounds.hi((tile + 1) * config.block_m - 1) <= middle;
   if (half == 1) return upper_is_blind;
@@ -113,12 +163,15 @@ SIRDAR_DEVICE bool is_blind(const BackwardParams& params, const KeyBlock& block,
   return bounds.lo(tile * config.block_m) >= middle && !upper_is_blind;
 }
 
-// Row of the statistics and tiles of a query head.
+// A tile's place in the workspace.
+SIRDAR_DEVICE long long tile_index(const BackwardParams& params, const Sequence& sequence, int head,
+                                   int tile) {
+  return static_cast<long long>(head) * params.total_tiles + sequence.first_tile + tile;
+}
 SIRDAR_DEVICE long long tile_index(const BackwardParams& params, const KeyBlock& block,
                                    const TileWalk& walk) {
-  const int head = block.head_kv * params.group_size + walk.head;
-  return (static_cast<long long>(block.batch) * params.num_heads + head) * params.num_tiles +
-         walk.tile;
+  return tile_index(params, block.sequence, block.head_kv * params.group_size + walk.head,
+                    walk.tile);
 }
 
 }  // namespace sirdar::sm90

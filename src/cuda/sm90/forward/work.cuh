@@ -4,16 +4,11 @@
 #include "cuda/sm90/bounds.cuh"
 #include "cuda/sm90/forward/config.h"
 #include "cuda/sm90/forward/params.h"
+#include "cuda/sm90/rows.cuh"
 #include "ptx/base.cuh"
 #include "ptx/math.cuh"
 
 namespace sirdar::sm90 {
-
-// The rows of one sequence on one side.
-struct Rows {
-  int begin = 0;   // in a ragged tensor
-  int length = 0;  // that take part
-};
 
 // What masks of the caller's show of one key block.
 struct SeenBlock {
@@ -37,15 +32,7 @@ using KeyBounds = MaskBounds<config.mask, ForwardParams>;
 template <ForwardConfig config>
 SIRDAR_DEVICE Rows rows_of(const IntView& cu_seqlens, const IntView& seqused, int seqlen,
                            int batch) {
-  Rows rows{0, seqlen};
-  if constexpr (config.has_lengths) {
-    if (cu_seqlens.data != nullptr) {
-      rows.begin = cu_seqlens.data[batch * cu_seqlens.stride];
-      rows.length = cu_seqlens.data[(batch + 1) * cu_seqlens.stride] - rows.begin;
-    }
-    if (seqused.data != nullptr) rows.length = seqused.data[batch * seqused.stride];
-  }
-  return rows;
+  return rows_in<config.has_lengths>(cu_seqlens, seqused, seqlen, batch);
 }
 
 // Where the rows of a ragged sequence end, used or not: the rest of its output is zeros.
