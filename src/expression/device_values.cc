@@ -106,7 +106,8 @@ int32_t DeviceValues::pair_element(Source source, DType dtype, Type type, const 
                   index(axes.key, Op::k)});
 }
 
-int32_t DeviceValues::add_tree(const Program::Tree& tree, const Problem& problem, int32_t score) {
+std::vector<int32_t> DeviceValues::add_nodes(const Program::Tree& tree, const Problem& problem,
+                                             int32_t score) {
   std::vector<int32_t> places;
   for (const Node& original : tree.nodes) {
     if (original.op == Op::score) {
@@ -122,7 +123,20 @@ int32_t DeviceValues::add_tree(const Program::Tree& tree, const Problem& problem
     }
     places.push_back(add(node));
   }
-  return places.back();
+  return places;
+}
+
+void DeviceValues::add_slopes(const Program& score_mod, const Problem& problem, int32_t score) {
+  slope_ = add_tree(slope_of(score_mod).tree(), problem, score);
+  std::vector<bool> wanted;
+  for (const ExpressionTensor& tensor : problem.tensors) wanted.push_back(tensor.needs_grad);
+  if (std::find(wanted.begin(), wanted.end(), true) == wanted.end()) return;
+  const ElementSlopes slopes = element_slopes_of(score_mod, wanted);
+  const std::vector<int32_t> places = add_nodes(slopes.program.tree(), problem, score);
+  for (const ElementSlope& read : slopes.reads) {
+    reads_.push_back(
+        {places[static_cast<size_t>(read.element)], places[static_cast<size_t>(read.slope)]});
+  }
 }
 
 void DeviceValues::show_where(int32_t condition) {
@@ -143,8 +157,7 @@ DeviceValues::DeviceValues(const Problem& problem, const Modifications& modifica
   if (modifications.score_mod) {
     const int32_t score = leaf(Op::score, Type::real);
     score_ = add_tree(modifications.score_mod->tree(), problem, score);
-    if (problem.op == sirdar::Op::backward)
-      slope_ = add_tree(slope_of(*modifications.score_mod).tree(), problem, score);
+    if (problem.op == sirdar::Op::backward) add_slopes(*modifications.score_mod, problem, score);
   }
 }
 

@@ -24,6 +24,12 @@ struct DeviceValue {
   bool reads_batch = false, reads_head = false;
 };
 
+// A read of a tensor that wants a gradient, and the score_mod's slope by what it gave: places in
+// DeviceValues::values.
+struct DeviceRead {
+  int32_t element, slope;
+};
+
 class DeviceValues {
  public:
   // What the problem's score_mod makes of a score, its slope there (slope.h) in a backward pass,
@@ -35,6 +41,7 @@ class DeviceValues {
   int32_t score() const { return score_; }
   int32_t slope() const { return slope_; }
   int32_t visible() const { return visible_; }
+  const std::vector<DeviceRead>& reads() const { return reads_; }
 
   const DeviceValue& operator[](int32_t at) const { return values_[static_cast<size_t>(at)]; }
 
@@ -46,8 +53,12 @@ class DeviceValues {
   int32_t element(DeviceTensor::Source source, DType dtype, Type type,
                   std::initializer_list<int32_t> indices);
   int32_t pair_element(DeviceTensor::Source source, DType dtype, Type type, const Axes& axes);
-  // The tree's value, where `score` is the value at that place.
-  int32_t add_tree(const Program::Tree& tree, const Problem& problem, int32_t score);
+  // The values of the tree's nodes, the last one its own, where `score` is the value at that place.
+  std::vector<int32_t> add_nodes(const Program::Tree& tree, const Problem& problem, int32_t score);
+  int32_t add_tree(const Program::Tree& tree, const Problem& problem, int32_t score) {
+    return add_nodes(tree, problem, score).back();
+  }
+  void add_slopes(const Program& score_mod, const Problem& problem, int32_t score);
   void show_where(int32_t condition);
 
   struct Less {
@@ -58,6 +69,7 @@ class DeviceValues {
   };
   std::vector<DeviceValue> values_;
   std::vector<DeviceTensor> tensors_;
+  std::vector<DeviceRead> reads_;
   std::map<Node, int32_t, Less> known_;
   int32_t score_ = -1, slope_ = -1, visible_ = -1;
 };

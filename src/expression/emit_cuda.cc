@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -91,14 +92,18 @@ class Emitter {
  public:
   explicit Emitter(const DeviceValues& values) : values_(values) {}
 
-  std::string run(size_t num_scalars) {
+  std::string run(size_t num_scalars, bool has_reads) {
     std::string text = "struct Modification {\n";
     text += fmt::format("  static constexpr bool kScores = {}, kMasks = {};\n",
                         values_.score() >= 0, values_.visible() >= 0);
     if (!values_.tensors().empty())
       text += fmt::format("  TensorOperand tensors[{}];\n", values_.tensors().size());
     if (num_scalars > 0) text += fmt::format("  float scalars[{}];\n", num_scalars);
-    find_inputs({values_.score(), values_.slope(), values_.visible()});
+    find_inputs([&] {
+      std::vector<int32_t> results = read_results();
+      results.insert(results.end(), {values_.score(), values_.slope(), values_.visible()});
+      return results;
+    }());
     text += inputs_text("Row", "begin_row(int b, int h, int q, int q_pos)", Scope::row);
     text += inputs_text("Key", "begin_key(int b, int h, int k)", Scope::key);
     if (values_.score() >= 0) {
@@ -109,6 +114,7 @@ class Emitter {
       text += function_text("float slope(const Row& row, const Key& key, float score)",
                             values_.slope());
     }
+    if (has_reads) text += reads_text();
     if (values_.visible() >= 0) {
       text += function_text("bool visible(const Row& row, const Key& key)", values_.visible());
       is_bounds_ = true;
@@ -181,6 +187,40 @@ class Emitter {
     return fmt::format("\n  SIRDAR_DEVICE {} const {{\n{}    return {};\n  }}\n", head,
                        statements(needed_for({result}, true), Scope::pair),
                        name(result, Scope::pair));
+  }
+
+  // What reads() computes: indices and slopes.
+  std::vector<int32_t> read_results() const {
+    std::vector<int32_t> results;
+    for (const DeviceRead& read : values_.reads()) {
+      const Node& element = values_[read.element].node;
+      results.insert(results.end(), element.operands.begin(),
+                     element.operands.begin() + element.num_operands);
+      results.push_back(read.slope);
+    }
+    return results;
+  }
+
+  std::string reads_text() const {
+    std::string tensors, results;
+    for (size_t n = 0; n < values_.reads().size(); ++n) {
+      const DeviceRead& read = values_.reads()[n];
+      const Node& element = values_[read.element].node;
+      tensors += fmt::format("{}{}", n > 0 ? ", " : "", element.integer);
+      results += fmt::format(
+          "    places[{0}] = language::place(tensors[{1}], {2});\n    slopes[{0}] = {3};\n", n,
+          element.integer, arguments(element, Scope::pair), name(read.slope, Scope::pair));
+    }
+    if (tensors.empty()) tensors = "-1";
+    return fmt::format(
+        "\n  static constexpr int kReads = {};\n"
+        "  SIRDAR_DEVICE static constexpr int read_tensor(int read) {{\n"
+        "    constexpr int kTensors[] = {{{}}};\n"
+        "    return kTensors[read];\n  }}\n"
+        "  SIRDAR_DEVICE void reads(const Row& row, const Key& key, float score, int* places,\n"
+        "                           float* slopes) const {{\n{}{}  }}\n",
+        values_.reads().size(), tensors, statements(needed_for(read_results(), true), Scope::pair),
+        results);
   }
 
   // Declarations of the marked values, in order. In pairs, what is known before is there already.
@@ -384,7 +424,11 @@ DeviceModification emit_cuda(const Problem& problem, const Modifications& modifi
   }
   result.tensors = values.tensors();
   result.num_scalars = problem.scalars.size();
-  if (!result.is_empty()) result.definition = Emitter(values).run(result.num_scalars);
+  if (!result.is_empty()) {
+    const bool has_reads = std::any_of(problem.tensors.begin(), problem.tensors.end(),
+                                       [](const auto& tensor) { return tensor.needs_grad; });
+    result.definition = Emitter(values).run(result.num_scalars, has_reads);
+  }
   return result;
 }
 

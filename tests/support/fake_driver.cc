@@ -1,6 +1,7 @@
 #include "support/fake_driver.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
 namespace sirdar::testing {
@@ -124,6 +125,33 @@ void fill_kernels(cuda::Driver& t) {
   t.tensor_map_encode = tensor_map_encode;
 }
 
+void fill_memory(cuda::Driver& t) {
+  t.context_synchronize = [] { return asked("context_synchronize"); };
+  t.memory_allocate = [](void** address, size_t bytes) {
+    const int error = asked("memory_allocate");
+    *address = error == 0 ? std::malloc(bytes) : nullptr;
+    if (error == 0) ++fake->num_allocations;
+    return error;
+  };
+  t.memory_free = [](void* address) {
+    --fake->num_allocations;
+    std::free(address);
+    return asked("memory_free");
+  };
+  t.copy_to_device = [](void* device, const void* host, size_t bytes) {
+    std::memcpy(device, host, bytes);
+    return asked("copy_to_device");
+  };
+  t.copy_to_host = [](void* host, const void* device, size_t bytes) {
+    std::memcpy(host, device, bytes);
+    return asked("copy_to_host");
+  };
+  t.memset32 = [](void* address, unsigned value, size_t count, cuda::CuStream) {
+    std::fill_n(static_cast<unsigned*>(address), count, value);
+    return asked("memset32");
+  };
+}
+
 }  // namespace
 
 cuda::CuContext FakeDriver::context(int device) {
@@ -162,6 +190,7 @@ FakeDriver::FakeDriver() : table_{} {
   table_.device_attribute = device_attribute;
   fill_contexts(table_);
   fill_kernels(table_);
+  fill_memory(table_);
   cuda::install_driver(&table_);
 }
 

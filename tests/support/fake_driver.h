@@ -47,6 +47,7 @@ class FakeDriver {
   std::vector<FakeLaunch> launches;
   std::vector<FakeTensorMap> tensor_maps;
   int num_retained = 0, num_libraries = 0, dynamic_shared_bytes = 0;
+  int num_allocations = 0;  // of device memory, which is the host's, not yet freed
 
  private:
   cuda::Driver table_;

@@ -37,7 +37,8 @@ TEST(CudaRows, ServesTheBackward) {
   for (const char* text :
        {"bwd s64 fp32", "bwd s64 d100 bf16 dlse", "bwd s64 d512 fp16 dropout:0.1",
         "bwd s64 d1 dv3 fp16 bias document dbias", "bwd b2 s64 hq4 hkv2 d64 bf16 sink dsink",
-        "bwd b2 s64 d64 fp32 ragged:80,90 score_mod:\"score * 2.0\""}) {
+        "bwd b2 s64 d64 fp32 ragged:80,90 score_mod:\"score * 2.0\"",
+        "bwd s64 fp32 score_mod:\"score * t[h]\" tensor:t:fp32:1:grad"}) {
     const Result<Plan> plan = planned(text);
     ASSERT_TRUE(plan.ok()) << plan.status().message();
     EXPECT_EQ(plan.value().name(), "cuda.rows.backward") << text;
@@ -45,10 +46,6 @@ TEST(CudaRows, ServesTheBackward) {
   for (const int arch : {70, 75, 80, 89, 100})
     EXPECT_EQ(planned("bwd s64 d64 bf16", gpu(arch)).value().name(), "cuda.rows.backward") << arch;
   EXPECT_FALSE(planned("bwd s64 fp32", gpu(61)).ok());
-  const Result<Plan> tensors =
-      planned("bwd s64 fp32 score_mod:\"score * t[h]\" tensor:t:fp32:1:grad");
-  ASSERT_FALSE(tensors.ok());
-  EXPECT_NE(tensors.status().message().find("does not understand dtensor"), std::string::npos);
   PlanOptions options;
   options.knobs = {{"columns", "64"}};
   EXPECT_EQ(planned("bwd s64 fp32", gpu(90), options).status().code(),
@@ -64,6 +61,8 @@ TEST(CudaRows, BackwardWorkspace) {
   EXPECT_EQ(bytes("bwd b2 sq64 sk32 h4 fp32 bias dbias"), 2u * 64 * 4 * 16);
   EXPECT_EQ(bytes("bwd b2 s64 h4 fp32 ragged_q:70"), 4608u);
   EXPECT_EQ(bytes("bwd b2 sq0 sk32 h4 fp32"), 0u);
+  EXPECT_EQ(bytes("bwd b2 s64 h4 fp32 score_mod:\"score * t[h]\" tensor:t:fp32:1:grad"),
+            2u * 64 * 4 * 16 + (32u << 20));
 }
 
 class CudaRowsRun : public ::testing::Test {

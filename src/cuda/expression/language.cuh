@@ -145,6 +145,15 @@ SIRDAR_DEVICE int moved(int index, int size) {
   return ptx::max_of(ptx::min_of(index, size - 1), 0);
 }
 
+// Where an element stands in its tensor, row by row, as a gradient is kept. Of a tensor with
+// elements.
+template <class... Indices>
+SIRDAR_DEVICE int place(const TensorOperand& tensor, Indices... indices) {
+  int at = 0, axis = 0;
+  ((at = at * tensor.shape[axis] + moved(indices, tensor.shape[axis]), ++axis), ...);
+  return at;
+}
+
 template <class T, class... Indices>
 SIRDAR_DEVICE auto read(const TensorOperand& tensor, Indices... indices) {
   using Element = ElementOf<T>;

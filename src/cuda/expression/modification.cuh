@@ -8,6 +8,9 @@
 //   Key begin_key(int b, int h, int k) const;
 //   float score(const Row&, const Key&, float score) const;    where kScores; natural-log units
 //   float slope(const Row&, const Key&, float score) const;    of score(), in a backward pass
+//   static constexpr int kReads;                               and where tensors want gradients:
+//   static constexpr int read_tensor(int read);
+//   void reads(const Row&, const Key&, float score, int* places, float* slopes) const;
 //   bool visible(const Row&, const Key&) const;                where kMasks
 //   struct RowBounds;                                          and the same over a box:
 //   RowBounds begin_row_bounds(const Box&) const;
@@ -15,7 +18,9 @@
 //
 // b is the sequence, h the query head; q and k are positions in the sequence, and may lie past its
 // end: nothing is read out of bounds. A slope of -0 says that the value does not depend on the
-// score there: its product with anything is 0 (expression/slope.h).
+// score there: its product with anything is 0 (expression/slope.h). reads() gives, of each read of
+// a tensor that wants a gradient, the element's place in it, row by row, and the slope by what was
+// read; read_tensor() says which of `tensors` that is.
 #pragma once
 
 #include "cuda/expression/bounds.cuh"

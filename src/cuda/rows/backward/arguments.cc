@@ -1,7 +1,8 @@
 #include "cuda/rows/backward/arguments.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <cstring>
 
 #include "cuda/modified_params.h"
 #include "cuda/rows/backward/choose.h"
@@ -20,6 +21,12 @@ int64_t num_key_rows(const Problem& problem) {
   return problem.layout_kv == Layout::ragged ? problem.total_k : problem.batch * problem.seqlen_k;
 }
 
+// Sums of a tensor's gradient; a problem does not say how many elements the tensor has. Warps that
+// have sums of their own fill a GPU several times over; their number decides the order of
+// additions, so it must not depend on the GPU.
+constexpr int64_t kTensorSums = int64_t{1} << 22;
+constexpr int64_t kMaxSumsOfTensor = 2048;
+
 // Which rows leave something of dbias; a bias of both positions has a kernel of its own.
 bool leaves_bias_of_keys(const Problem& problem) {
   return problem.needs_dbias && problem.bias_axes.key && !problem.bias_axes.query;
@@ -31,19 +38,26 @@ bool has_pair_bias(const Problem& problem) {
   return problem.needs_dbias && problem.bias_axes.key && problem.bias_axes.query;
 }
 
+bool needs_dtensors(const Problem& problem) {
+  return std::ranges::any_of(problem.tensors, &ExpressionTensor::needs_grad);
+}
+
 // Where the pieces of a workspace lie.
 struct Workspace {
-  size_t states = 0, bias_of_rows = 0, bias_of_keys = 0, total = 0;
+  size_t states = 0, bias_of_rows = 0, bias_of_keys = 0, tensor_sums = 0, total = 0;
 
   explicit Workspace(const Problem& problem) {
-    const auto take = [&](size_t& at, int64_t rows, size_t bytes) {
+    const auto take = [&](size_t& at, int64_t count, size_t bytes) {
       at = total;
-      const size_t size = static_cast<size_t>(rows * problem.num_heads_q) * bytes;
+      const size_t size = static_cast<size_t>(count) * bytes;
       total += (size + kPieceBytes - 1) / kPieceBytes * kPieceBytes;
     };
-    take(states, num_query_rows(problem), sizeof(QueryState));
-    take(bias_of_rows, leaves_bias_of_rows(problem) ? num_query_rows(problem) : 0, sizeof(float));
-    take(bias_of_keys, leaves_bias_of_keys(problem) ? num_key_rows(problem) : 0, sizeof(float));
+    const int64_t queries = num_query_rows(problem) * problem.num_heads_q;
+    const int64_t keys = num_key_rows(problem) * problem.num_heads_q;
+    take(states, queries, sizeof(QueryState));
+    take(bias_of_rows, leaves_bias_of_rows(problem) ? queries : 0, sizeof(float));
+    take(bias_of_keys, leaves_bias_of_keys(problem) ? keys : 0, sizeof(float));
+    take(tensor_sums, needs_dtensors(problem) ? kTensorSums : 0, sizeof(double));
   }
 };
 
@@ -173,11 +187,111 @@ int64_t num_blocks(const BackwardParams& params, Pass pass) {
       return params.key.seqlen == 0 ? 0
                                     : by_warps(int64_t{params.dbias.num_batches} *
                                                params.dbias.num_heads * params.query.seqlen);
+    case Pass::tensor_sums:
+      return by_warps(params.tensor_sums.num_sums);
+    case Pass::tensor_gradient:
+      return by_warps(params.tensor_sums.num_elements);
     case Pass::term_sums:
       break;
   }
   return std::max(elements(params.sink_sums), elements(params.bias_sums));
 }
+
+// A tensor that wants a gradient.
+Result<TensorSums> tensor_sums(const Problem& problem,
+                               const expression::DeviceModification& modification, const Args& args,
+                               size_t tensor) {
+  const std::string& name = problem.tensors[tensor].name;
+  const TensorView& view = std::ranges::find(args.dtensors, name, &NamedTensor::name)->view;
+  TensorSums result{};
+  int64_t count = 1;
+  for (int axis = 0; axis < 4; ++axis) {
+    const int own_axis = axis - (4 - view.rank);
+    const int64_t size = own_axis < 0 ? 1 : view.shape[static_cast<size_t>(own_axis)];
+    if (size > 0 && count > kTensorSums / size) {
+      return Status(StatusCode::unsupported,
+                    fmt::format("dtensors: the gradient of '{}' has more than {} elements, which "
+                                "cuda.rows.backward does not add up; use a smaller tensor, or the "
+                                "CPU.",
+                                name, kTensorSums),
+                    "dtensors");
+    }
+    count *= size;
+    result.shape[axis] = static_cast<int>(size);
+    result.stride[axis] = own_axis < 0 ? 0 : stride_or_zero(view, own_axis);
+  }
+  const int64_t rows = problem.batch * problem.num_heads_q * problem.seqlen_q;
+  const int64_t fitting = kTensorSums / std::max<int64_t>(count, 1);
+  result.gradient = static_cast<float*>(view.data);
+  result.num_elements = static_cast<int>(count);
+  result.num_sums =
+      static_cast<int>(std::clamp<int64_t>(std::min(fitting, rows), 1, kMaxSumsOfTensor));
+  const auto place =
+      std::ranges::find_if(modification.tensors, [&](const expression::DeviceTensor& one) {
+        return one.source == expression::DeviceTensor::Source::expression &&
+               one.place == static_cast<int32_t>(tensor);
+      });
+  result.tensor = static_cast<int>(place - modification.tensors.begin());
+  result.sums = reinterpret_cast<double*>(static_cast<std::byte*>(args.workspace) +
+                                          Workspace(problem).tensor_sums);
+  return result;
+}
+
+// The launches of a call, one after the other.
+class Steps {
+ public:
+  Steps(const Problem& problem, const expression::DeviceModification& modification,
+        const Args& args)
+      : problem_(problem),
+        modification_(modification),
+        args_(args),
+        params_(make_params(problem, args)) {}
+
+  Status list() {
+    Status status;
+    const std::vector<Pass> passes = passes_of(problem_);
+    for (size_t n = 0; n < passes.size() && status.ok(); ++n) {
+      if (passes[n] == Pass::tensor_sums) return list_tensors(n);
+      status = add(n, passes[n]);
+    }
+    return status;
+  }
+  std::vector<cuda::Step> take() { return std::move(steps_); }
+
+ private:
+  Status add(size_t kernel, Pass pass) {
+    const int64_t blocks = std::min(num_blocks(params_, pass), kMaxBlocks);
+    if (blocks == 0) return {};
+    const Result<std::vector<std::byte>> bytes =
+        cuda::modified_params(params_, modification_, problem_, args_);
+    if (!bytes.ok()) return bytes.status();
+    cuda::Step step{.kernel = kernel, .grid = {}, .cluster = {}, .params = bytes.value()};
+    step.grid.x = static_cast<unsigned>(blocks);
+    steps_.push_back(std::move(step));
+    return {};
+  }
+
+  // The two kernels from `first` on, for each tensor that has elements.
+  Status list_tensors(size_t first) {
+    Status status;
+    for (size_t t = 0; t < problem_.tensors.size() && status.ok(); ++t) {
+      if (!problem_.tensors[t].needs_grad) continue;
+      const Result<TensorSums> sums = tensor_sums(problem_, modification_, args_, t);
+      if (!sums.ok()) return sums.status();
+      if (sums.value().num_elements == 0) continue;
+      params_.tensor_sums = sums.value();
+      status = add(first, Pass::tensor_sums);
+      if (status.ok()) status = add(first + 1, Pass::tensor_gradient);
+    }
+    return status;
+  }
+
+  const Problem& problem_;
+  const expression::DeviceModification& modification_;
+  const Args& args_;
+  BackwardParams params_;
+  std::vector<cuda::Step> steps_;
+};
 
 }  // namespace
 
@@ -186,6 +300,10 @@ std::vector<Pass> passes_of(const Problem& problem) {
   if (has_pair_bias(problem)) passes.push_back(Pass::bias_rows);
   if (problem.needs_dsink || leaves_bias_of_rows(problem) || leaves_bias_of_keys(problem))
     passes.push_back(Pass::term_sums);
+  if (needs_dtensors(problem)) {
+    passes.push_back(Pass::tensor_sums);
+    passes.push_back(Pass::tensor_gradient);
+  }
   return passes;
 }
 
@@ -194,20 +312,9 @@ size_t backward_workspace_bytes(const Problem& problem) { return Workspace(probl
 Result<std::vector<cuda::Step>> make_steps(const Problem& problem,
                                            const expression::DeviceModification& modification,
                                            const Args& args) {
-  const BackwardParams params = make_params(problem, args);
-  const Result<std::vector<std::byte>> modified =
-      cuda::modified_params(params, modification, problem, args);
-  if (!modified.ok()) return modified.status();
-  std::vector<cuda::Step> steps;
-  const std::vector<Pass> passes = passes_of(problem);
-  for (size_t n = 0; n < passes.size(); ++n) {
-    const int64_t blocks = std::min(num_blocks(params, passes[n]), kMaxBlocks);
-    if (blocks == 0) continue;
-    cuda::Step step{.kernel = n, .grid = {}, .cluster = {}, .params = modified.value()};
-    step.grid.x = static_cast<unsigned>(blocks);
-    steps.push_back(std::move(step));
-  }
-  return steps;
+  Steps steps(problem, modification, args);
+  if (Status status = steps.list(); !status.ok()) return status;
+  return steps.take();
 }
 
 }  // namespace sirdar::rows

@@ -10,8 +10,9 @@
 
 namespace sirdar::rows {
 
-// The kernels of a problem, in the order of their launches.
-enum class Pass : int { query_rows, key_rows, bias_rows, term_sums };
+// The kernels of a problem, in the order of their launches; the last two run for each tensor that
+// wants a gradient.
+enum class Pass : int { query_rows, key_rows, bias_rows, term_sums, tensor_sums, tensor_gradient };
 std::vector<Pass> passes_of(const Problem& problem);
 
 size_t backward_workspace_bytes(const Problem& problem);

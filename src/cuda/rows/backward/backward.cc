@@ -48,6 +48,10 @@ PassNames names_of(Pass pass) {
       return {"key_rows", "dkv"};
     case Pass::bias_rows:
       return {"bias_rows", "dbias"};
+    case Pass::tensor_sums:
+      return {"tensor_sums", "tensors"};
+    case Pass::tensor_gradient:
+      return {"tensor_gradient", "dtensor"};
     case Pass::term_sums:
       break;
   }
@@ -68,7 +72,8 @@ KernelSource kernel_source(const expression::DeviceModification& modification,
   source.threads = kThreads;
   source.min_blocks = std::max(config.columns, config.columns_v) <= 128 ? 2 : 1;
   source.shared_bytes = shared_bytes(config);
-  if (modification.is_empty() || pass == Pass::term_sums) return source;
+  const bool adds_up = pass == Pass::term_sums || pass == Pass::tensor_gradient;
+  if (modification.is_empty() || adds_up) return source;
   source.definitions = modification.definition;
   source.function = fmt::format("modified_{}", names.function);
   source.params_type = "ModifiedBackwardParams<Modification>";
@@ -127,8 +132,9 @@ const Implementation kBackward = {
                    feature::window | feature::chunk | feature::document | feature::mask_tensor |
                    feature::mask_mod | feature::score_mod | feature::softcap | feature::bias |
                    feature::alibi | feature::sink | feature::dropout | feature::dlse |
-                   feature::dbias | feature::dsink | feature::top_left | feature::dtype_fp32 |
-                   feature::dtype_bf16 | feature::dtype_fp16 | feature::dtype_out,
+                   feature::dbias | feature::dsink | feature::dtensor | feature::top_left |
+                   feature::dtype_fp32 | feature::dtype_bf16 | feature::dtype_fp16 |
+                   feature::dtype_out,
     .note = "one warp a query or key row, without tensor cores",
     .supports = supports,
     .configure = configure,

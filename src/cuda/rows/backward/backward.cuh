@@ -1,9 +1,10 @@
 // The backward row by row: no tensor cores, no TMA, no atomic operation, nothing that a stride or
 // an address must be. README.md has the plan. Device half; backward.cc fills the parameters.
-// Launches in this order: query_rows, key_rows, and where they are wanted bias_rows and term_sums.
+// Launches in this order: query_rows, key_rows, where they are wanted bias_rows and term_sums, and
+// for each tensor that wants a gradient tensor_sums and tensor_gradient.
 #pragma once
 
-#include "cuda/rows/backward/sums.cuh"
+#include "cuda/rows/backward/tensors.cuh"
 
 namespace sirdar::rows {
 
@@ -53,6 +54,19 @@ SIRDAR_DEVICE void term_sums(const BackwardParams& params) {
   add_terms(params, params.bias_sums);
 }
 
+template <BackwardConfig config>
+SIRDAR_DEVICE void tensor_gradient(const BackwardParams& params) {
+  for_each_of_warp<config>(params.tensor_sums.num_elements,
+                           [&](long long index, uint32_t) { add_tensor_sums(params, index); });
+}
+
+template <BackwardConfig config, class Modification>
+SIRDAR_DEVICE void modified_tensor_sums(const ModifiedBackwardParams<Modification>& params) {
+  const BackwardParams& own = params.backward;
+  for_each_of_warp<config>(own.tensor_sums.num_sums, [&](long long index, uint32_t shared) {
+    compute_tensor_sums<config>(own, params.modification, index, shared);
+  });
+}
 template <BackwardConfig config, class Modification>
 SIRDAR_DEVICE void modified_query_rows(const ModifiedBackwardParams<Modification>& params) {
   query_rows<config>(params.backward, params.modification);

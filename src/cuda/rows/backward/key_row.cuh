@@ -51,7 +51,7 @@ struct KeyRow {
       QueryState state{language::kInfinity, 0, 0, 0};
       if (row < end) state = load_state(states + row);
       float bias = 0;
-      PairGradient gradient{0, 0, 0};
+      PairGradient gradient{0, 0, 0, 0};
       const bool is_seen = takes_part(state) && pairs.is_visible(of_row, of_key, row, key, bias);
       if (is_seen) {
         const float product = own.template dot<config.element>(query_row(at, row), params.head_dim,

@@ -40,6 +40,7 @@ struct Logit {
   float slope;  // d score / d product of query and key
 };
 struct PairGradient {
+  float value;    // d loss / d logit
   float weight;   // with dropout: what dv gets of dout
   float score;    // d loss / d score, and so what dbias gets
   float product;  // d loss / d product of query and key
@@ -130,7 +131,7 @@ struct Pairs {
     if constexpr (Modification::kScores) {
       dscore = language::through_slope(dlogit, modification.slope(of_row, of_key, logit.score));
     }
-    return {weight * keep, dscore, dscore == 0.0f ? 0.0f : dscore * logit.slope};
+    return {dlogit, weight * keep, dscore, dscore == 0.0f ? 0.0f : dscore * logit.slope};
   }
 
  private:

@@ -31,6 +31,16 @@ struct PairSums {
   long long stride_batch, stride_head, stride_row, stride_key;
 };
 
+// The gradient of one tensor that a score_mod reads.
+struct TensorSums {
+  double* sums;  // [num_sums][num_elements]: what some of the query rows add up
+  float* gradient;
+  int num_sums, num_elements;
+  int tensor;  // its place among the modification's
+  int shape[4];
+  long long stride[4];  // of the gradient
+};
+
 struct BackwardParams {
   const void *q, *k, *v, *out, *dout;
   void *dq, *dk, *dv;
@@ -66,6 +76,7 @@ struct BackwardParams {
   PairSums dbias;      // of a bias that has both positions
   TermSums bias_sums;  // of any other
   TermSums sink_sums;
+  TensorSums tensor_sums;
 };
 
 }  // namespace sirdar::rows

@@ -67,15 +67,15 @@ struct QueryRow {
   }
 
   // What 32 keys from `first` on, of which those in `keys` may be visible, make of the row. Returns
-  // which are.
-  template <class Row>
+  // which are; each of those calls then(of_key, logit) when `gradient` is known.
+  template <class Row, class Then>
   SIRDAR_DEVICE uint32_t meet(const Row& of_row, int first, IntRange keys, const QueryState& state,
-                              PairGradient& gradient) const {
+                              PairGradient& gradient, const Then& then) const {
     const Head& at = pairs.at;
     const int key = first + lane;
     const auto of_key = pairs.begin_key(key);
     float bias = 0;
-    gradient = {0, 0, 0};
+    gradient = {0, 0, 0, 0};
     const bool is_seen =
         keys.begin <= key && key < keys.end && pairs.is_visible(of_row, of_key, row, key, bias);
     if (is_seen) {
@@ -85,8 +85,15 @@ struct QueryRow {
       const float dout_v =
           dout.template dot<config.element>(v, params.head_dim_v, params.reads_v_vectors != 0);
       gradient = pairs.gradient(of_row, of_key, row, key, logit, dout_v, state);
+      then(of_key, logit);
     }
     return ptx::ballot_sync(is_seen);
+  }
+
+  template <class Row>
+  SIRDAR_DEVICE uint32_t meet(const Row& of_row, int first, IntRange keys, const QueryState& state,
+                              PairGradient& gradient) const {
+    return meet(of_row, first, keys, state, gradient, [](const auto&, const Logit&) {});
   }
 
   SIRDAR_DEVICE const Stored* key_row(int key) const {
@@ -160,17 +167,29 @@ struct QueryRow {
   }
 };
 
-// One row of the call: `index` counts rows of one K/V head as neighbours, of them those of one
+// A row of the call: `index` counts rows of one K/V head as neighbours, of them those of one
 // position, the last positions first.
+struct CallRow {
+  Head at;
+  int row;
+
+  SIRDAR_DEVICE static CallRow of(const BackwardParams& params, long long index) {
+    const int group = params.group_size;
+    const long long position = index / group, list = position / params.query.seqlen;
+    const int head_kv = static_cast<int>(list % params.num_heads_kv);
+    return {Head::of(params, static_cast<int>(list / params.num_heads_kv),
+                     head_kv * group + static_cast<int>(index % group)),
+            static_cast<int>(params.query.seqlen - 1 - position % params.query.seqlen)};
+  }
+};
+
 template <BackwardConfig config, class Modification>
 SIRDAR_DEVICE void compute_query_row(const BackwardParams& params, const Modification& modification,
                                      long long index, uint32_t shared) {
-  const int lane = ptx::thread_idx_x() % 32, group = params.group_size;
-  const long long position = index / group, list = position / params.query.seqlen;
-  const int row = static_cast<int>(params.query.seqlen - 1 - position % params.query.seqlen);
-  const int head =
-      static_cast<int>(list % params.num_heads_kv) * group + static_cast<int>(index % group);
-  const Head at = Head::of(params, static_cast<int>(list / params.num_heads_kv), head);
+  const int lane = ptx::thread_idx_x() % 32;
+  const CallRow call = CallRow::of(params, index);
+  const Head& at = call.at;
+  const int row = call.row;
   if (row >= at.q.stored) return;
   QueryState state{language::kInfinity, 0, 0, 0};
   RowSum<config.element, config.columns> dq;
