@@ -6,6 +6,7 @@ then holds for both.
 """
 
 import ctypes
+import os
 import pathlib
 
 from . import _abi
@@ -40,6 +41,14 @@ def _of_torch(torch):
     return executor if status == 0 else None
 
 
+def _forget_in_child():
+    """GNU's OpenMP does not survive a fork; the library's own threads do, so a child works with those."""
+    from . import _functions
+
+    _found["torch"] = None
+    _functions._plans.clear()
+
+
 def executor_of(kind):
     """The address of the struct that plans for this kind of array are given, or None."""
     torch = getattr(kind, "torch", None)
@@ -47,5 +56,7 @@ def executor_of(kind):
         return None
     if "torch" not in _found:
         _found["torch"] = _of_torch(torch)
+        if _found["torch"] is not None and hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=_forget_in_child)
     executor = _found["torch"]
     return None if executor is None else ctypes.addressof(executor)

@@ -175,6 +175,15 @@ def test_pages_of_any_size(draw, page_size):
         )
 
 
+def test_one_side_end_to_end_and_the_other_padded(draw):
+    q, k, v = draw(7, 4, 16), draw(2, 9, 2, 16), draw(2, 9, 2, 16)
+    starts, used = torch.tensor([0, 3, 7], dtype=torch.int32), torch.tensor([5, 9], dtype=torch.int32)
+    out = fa3.flash_attn_varlen_func(q, k, v, starts, None, 4, 9, seqused_k=used, causal=True)
+    for b, (rows, count) in enumerate(((slice(0, 3), 5), (slice(3, 7), 9))):
+        visible = shown(rows.stop - rows.start, count, causal=True)
+        close(out[None, rows], torch_formula.attention(q[None, rows], k[b : b + 1, :count], v[b : b + 1, :count], visible=visible)[0])
+
+
 def test_partial_results_are_combined(draw):
     parts, lses = draw(3, 2, 5, 4, 16).detach(), draw(3, 2, 5, 4).detach()
     lses[0, 1] = -torch.inf

@@ -1,5 +1,8 @@
 """sirdar.torch: values and every gradient against the definition in float64, and torch's own machinery."""
 
+import multiprocessing
+import os
+
 import pytest
 import torch
 import torch_formula
@@ -201,6 +204,8 @@ def test_what_differentiation_cannot_do_is_refused(qkv):
         torch.autograd.grad(dq.sum(), q)
     with pytest.raises(NotImplementedError, match="forward-mode"):
         torch.func.jvp(lambda q: sirdar.torch.attention(q, k, v), (q.detach(),), (q.detach(),))
+    with pytest.raises(NotImplementedError, match="^dropout_p"):
+        torch.func.vmap(lambda q: sirdar.torch.attention(q, k, v, dropout_p=0.5))(q[None])
     with pytest.raises(NotImplementedError, match="tensors"):
         torch.func.vmap(
             lambda q: sirdar.torch.attention(q, k, v, score_mod="score * t[0]", tensors={"t": torch.ones(1)})
@@ -243,3 +248,19 @@ def test_torchs_own_threads_compute(qkv):
     torch.set_num_threads(before)
     assert torch.equal(*results)
     assert (sirdar.torch.attention(q, k, v) - torch.from_numpy(sirdar.attention(q.numpy(), k.numpy(), v.numpy()))).eq(0).all()
+
+
+def test_a_forked_child_computes():
+    q = torch.randn(1, 300, 8, 16)
+    wanted = sirdar.torch.attention(q, q, q)
+
+    def child():  # no other work of torch there: its OpenMP does not survive a fork
+        out = sirdar.torch.attention(q, q, q)
+        os._exit(0 if out.numpy().tobytes() == wanted.numpy().tobytes() else 1)
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    process.join(60)
+    code = process.exitcode
+    process.kill()
+    assert code == 0

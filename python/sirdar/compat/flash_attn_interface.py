@@ -5,7 +5,7 @@ say how, not what, and have no effect on the result; qv and the descale argument
 import torch
 
 from .. import merge as _merge
-from ..torch import attention, attention_varlen
+from ..torch import attention
 from ._common import check_packed, lse_product, refuse, whole, window_of, with_kvcache
 from ..torch import backward as _backward_pass
 
@@ -113,12 +113,15 @@ def flash_attn_varlen_func(
     sm_margin=0,
     return_attn_probs=False,
 ):
-    """Sequences end to end: q [total_q, num_heads_q, head_dim], cu_seqlens [batch + 1] int32; seqused
-    [batch] int32 says how much of each is used. lse is [num_heads_q, total_q]."""
+    """Sequences end to end: q [total_q, num_heads_q, head_dim], cu_seqlens [batch + 1] int32; a side whose
+    cu_seqlens is None is padded, [batch, seqlen, ...]. seqused [batch] int32 says how much of each sequence
+    is used. lse is [num_heads_q, total_q]."""
     _refuse(qv, q_descale, k_descale, v_descale)
     options = _options(softmax_scale, causal, window_size, attention_chunk, softcap, deterministic)
-    made = attention_varlen(
-        q, k, v, cu_seqlens_q, cu_seqlens_k, whole(max_seqlen_q), whole(max_seqlen_k),
+    made = attention(
+        q, k, v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
+        seqlen_q=None if cu_seqlens_q is None else whole(max_seqlen_q),
+        seqlen_k=None if cu_seqlens_k is None else whole(max_seqlen_k),
         seqused_q=seqused_q, seqused_k=seqused_k, return_lse=True, **options,
     )  # fmt: skip
     return _results(*made, return_attn_probs)

@@ -72,6 +72,10 @@ def draw_rng(dropout_p, rng=None):
     """Seed and offset [2] of dropout from torch's own generator, so torch.manual_seed decides."""
     if not dropout_p:
         return None
+    if _eager.is_mapped():
+        raise NotImplementedError(
+            "dropout_p: torch.func.vmap over attention does not take dropout; loop over the mapped axis."
+        )
     return torch.randint(0, 2**62, (2,), dtype=torch.int64) if rng is None else rng
 
 

@@ -20,6 +20,14 @@ def _is_transformed():
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
+def is_mapped():
+    """torch.func.vmap is at work, at any level."""
+    if torch.compiler.is_compiling() or not _is_transformed():
+        return False
+    kinds = [level.key() for level in torch._C._functorch.get_interpreter_stack()]
+    return torch._C._functorch.TransformType.Vmap in kinds
+
+
 def _inputs(fixed, tensors):
     """q, k, v, bias, sink, tensors, others."""
     return (*fixed[:5], tensors, *fixed[5:])

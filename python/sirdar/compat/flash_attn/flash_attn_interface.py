@@ -315,4 +315,10 @@ def _flash_attn_varlen_backward(
         return _write_gradients(dout, out, (dq, dk, dv), made)
 
 
+# The names of FlashAttention's own operators around these functions.
+_wrapped_flash_attn_forward = _flash_attn_forward
+_wrapped_flash_attn_varlen_forward = _flash_attn_varlen_forward
+_wrapped_flash_attn_backward = _flash_attn_backward
+_wrapped_flash_attn_varlen_backward = _flash_attn_varlen_backward
+
 from .. import flash_attn_2_cuda as flash_attn_gpu  # noqa: E402,F401  it is made of what stands above
