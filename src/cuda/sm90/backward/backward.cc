@@ -186,7 +186,7 @@ const Implementation kBackward = {
     .understands = feature::backward | feature::gqa | feature::head_dim_v | feature::ragged_q |
                    feature::ragged_kv | feature::seqused_q | feature::seqused_k | feature::causal |
                    feature::window | feature::chunk | feature::dlse | feature::top_left |
-                   feature::dtype_bf16 | feature::dtype_fp16,
+                   feature::dtype_bf16,
     .note =
         "tensors whose addresses or strides are no multiples of 16 bytes, or whose strides are "
         "negative, are computed by cuda.rows.backward, which is slower",
