@@ -260,8 +260,8 @@ inline void store_scores(const NarrowQkArgs& args, int first, const F* scores) {
   }
 }
 
-// Steps of a WholeRowsAhead within dot_products: blocks that are turned, then every four columns
-// of every pass.
+// Steps of a WholeRowsAhead within dot_products: two for a block that is turned and multiplied in
+// registers; else one for each that is turned, then every four columns of every pass.
 template <class T>
 inline int steps_per_keys(const NarrowQkArgs& args) {
   const int turns = kKeyVectors * (args.head_dim / T::kPerWord / (kLanes * T::kTurned));
