@@ -58,10 +58,14 @@ Status Plan::prepare() const {
 
 Status Plan::run(const Args& args, Stream stream) const {
   if (Status status = check_host(state_->device); !status.ok()) return status;
-  Status status = validate(state_->problem, args, state_->device.kind);
-  if (!status.ok()) return status;
-  status = validate_workspace(state_->problem, args, state_->workspace_bytes);
-  if (!status.ok()) return status;
+  const bool may_repeat = state_->device.kind == DeviceKind::cuda;
+  if (!may_repeat || !state_->checked.find(args)) {
+    Status status = validate(state_->problem, args, state_->device.kind);
+    if (!status.ok()) return status;
+    status = validate_workspace(state_->problem, args, state_->workspace_bytes);
+    if (!status.ok()) return status;
+    if (may_repeat) state_->checked.keep(args, true);
+  }
   if (nothing_to_write(state_->problem)) return {};
   return state_->implementation->run(*state_, args, stream);
 }

@@ -2,6 +2,7 @@
 // one line in registry.cc.
 #pragma once
 
+#include "core/last_args.h"
 #include "plan/kernel_source.h"
 
 #include <sirdar/plan.hpp>
@@ -69,6 +70,8 @@ struct Plan::State {
   std::shared_ptr<const void> prepared;
   size_t workspace_bytes = 0;
   std::vector<Refusal> refusals;
+  // Arguments on a GPU that were found to be legal; what CPU memory holds is looked at every time.
+  mutable LastArgs<bool> checked;
 };
 
 // Plan::create(), for whoever shows the decision: the refusals are told (appended to an empty list)
