@@ -233,7 +233,10 @@ class TorchKind:
                 if layout.may_be_negated and tensor.is_neg():
                     tensor = tensor.resolve_neg()
                     return tensor.data_ptr(), make(tensor, name), tensor
-                return tensor.data_ptr(), layout, tensor
+                pointer = tensor.data_ptr()
+                if not pointer and tensor.numel():  # torch's fake tensors
+                    raise self._not_strided(tensor, name)
+                return pointer, layout, tensor
             except NotImplementedError:
                 raise
             except (RuntimeError, TypeError) as error:
@@ -512,6 +515,8 @@ def kind_of(array, name):
     kind = by_type.get(type(array))
     if kind is None:
         owner = _owner(type(array))
+        if any(base.__name__ == "MaskedArray" for base in type(array).__mro__):
+            raise TypeError(f"{name}: a masked array's mask has no meaning here; pass its filled() and mask=.")
         if owner is None:
             raise TypeError(
                 f"{name}: {type(array).__name__} is not an array; pass one of NumPy, torch, JAX, CuPy, "

@@ -94,7 +94,8 @@ ARRAYS = [
     (lambda q, k, v: (q.astype(np.float64), k, v), TypeError, "q: dtype float64 is none of"),
     (lambda q, k, v: (q.astype(">f4"), k, v), TypeError, "q: dtype >f4 is none of"),
     (lambda q, k, v: (q.tolist(), k, v), TypeError, "q: list is not an array"),
-    (lambda q, k, v: (q, None, v), TypeError, "k"),
+    (lambda q, k, v: (q, None, v), TypeError, "k: it is None"),
+    (lambda q, k, v: (q, np.ma.masked_array(k, k > 0), v), TypeError, "k: a masked array's mask"),
     (lambda q, k, v: (q, k, v[..., :0]), ValueError, "v: its last axis"),
     (lambda q, k, v: (q[..., :0], k[..., :0], v), ValueError, "head_dim"),
 ]
@@ -196,6 +197,8 @@ def test_tensors_of_torch_that_are_no_plain_memory(qkv):
         (q.double(), TypeError, "q: dtype torch.float64 is none of"),
         (q.to(torch.complex64), TypeError, "q: dtype torch.complex64"),
     ]
+    with torch._subclasses.fake_tensor.FakeTensorMode():
+        cases.append((torch.ones(2, 5, 4, 16), NotImplementedError, "without memory of its own"))
     for tensor, kind, part in cases:
         with pytest.raises(kind) as error:
             sirdar.attention(tensor, k, v)
