@@ -40,7 +40,7 @@ constexpr const char* kEverything =
     "fwd b2 s64 h4 d300 fp16 bias dropout:0.1 mask document score_mod:\"score * 2.0\"";
 constexpr const char* kAllOfBackward =
     "bwd b2 s64 h4 d300 fp16 bias:qk dbias sink dsink dropout:0.1 mask document "
-    "score_mod:\"score * score\"";
+    "score_mod:\"score * score + t[q_pos - k]\" tensor:t:fp32:1:grad";
 
 INSTANTIATE_TEST_SUITE_P(Some, RowsKernels,
                          ::testing::Values(Case{"fwd b2 s64 h4 d128 bf16 causal", "sm_90a", 80},

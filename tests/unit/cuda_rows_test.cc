@@ -36,7 +36,7 @@ TEST(CudaRows, ServesWhatTheHopperKernelDoesNot) {
 TEST(CudaRows, ServesTheBackward) {
   for (const char* text :
        {"bwd s64 fp32", "bwd s64 d100 bf16 dlse", "bwd s64 d512 fp16 dropout:0.1",
-        "bwd s64 d1 dv3 fp16 bias document dbias", "bwd b2 s64 hq4 hkv2 d64 bf16 sink dsink",
+        "bwd s64 d1 dv3 fp16 bias document dbias", "bwd b2 s64 hq4 hkv2 d60 bf16 sink dsink",
         "bwd b2 s64 d64 fp32 ragged:80,90 score_mod:\"score * 2.0\"",
         "bwd s64 fp32 score_mod:\"score * t[h]\" tensor:t:fp32:1:grad"}) {
     const Result<Plan> plan = planned(text);
