@@ -55,11 +55,13 @@ def rows(kind):
     yield f"{kind}: plan(q, k, v, out=out)", lambda: plan(q, k, v, out=out)
     yield f"{kind}: plan(q, k, v)", lambda: plan(q, k, v)
     yield f"{kind}: attention(q, k, v)", lambda: attention(q, k, v, num_threads=1)
-    yield f"{kind}: attention(..., causal=True, out=out)", lambda: attention(
-        *arrays[:3], causal=True, out=out, num_threads=1
+    yield (
+        f"{kind}: attention(..., causal=True, out=out)",
+        lambda: attention(*arrays[:3], causal=True, out=out, num_threads=1),
     )
-    yield f"{kind}: attention(..., return_lse=True)", lambda: attention(
-        q, k, v, return_lse=True, num_threads=1
+    yield (
+        f"{kind}: attention(..., return_lse=True)",
+        lambda: attention(q, k, v, return_lse=True, num_threads=1),
     )
 
 

@@ -64,7 +64,9 @@ def learned_distance(steps=60, reach=8):
         out, lse = sirdar.attention(q, k, v, **with_bias(table), return_lse=True)
         dout = 2 * (out - wanted)
         errors.append(float(np.square(out - wanted).mean()))
-        gradients = sirdar.backward(dout, q, k, v, out, lse, **with_bias(table), needs_dtensors="values")
+        gradients = sirdar.backward(
+            dout, q, k, v, out, lse, **with_bias(table), needs_dtensors="values"
+        )
         table = table - 0.003 * gradients.dtensors["values"]
     return errors[0], errors[-1]
 

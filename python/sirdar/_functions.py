@@ -112,7 +112,13 @@ def _forward(arrays, values, tensors, scalars, seed, offset, lse=None, max_logit
     if known is None:
         _check_named_devices(layouts, named)
         known = _known_plan(
-            "forward", key, layouts, values, [(n, at, False) for n, _, at, _ in named], names, arrays[0]
+            "forward",
+            key,
+            layouts,
+            values,
+            [(n, at, False) for n, _, at, _ in named],
+            names,
+            arrays[0],
         )
     plan = known.plan
     out = arrays[3]
@@ -371,9 +377,7 @@ def _backward_plan(given, values, tensors, scalar_names, needs_dtensors):
         known, key = None, None
     if known is None:
         _check_named_devices(layouts, named)
-        known = _known_plan(
-            "backward", key, layouts, values, declared, scalar_names, given["q"]
-        )
+        known = _known_plan("backward", key, layouts, values, declared, scalar_names, given["q"])
     return known
 
 

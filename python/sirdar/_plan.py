@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import struct
 import threading
-from typing import Any, Mapping, Optional
+from typing import Any, Optional
 
 from . import _abi, _problem, _tensor
 
@@ -411,11 +411,7 @@ def read_argument(name, array, is_output=False):
     if is_output:
         kind.check_writable(array, name)
     pointer, layout, owner = kind.read(array, name)
-    if (
-        not layout.is_plain
-        and not is_output
-        and (name in _NEEDS_UNIT_STRIDE or name == "out")
-    ):
+    if not layout.is_plain and not is_output and (name in _NEEDS_UNIT_STRIDE or name == "out"):
         return kind.read(kind.contiguous(array), name)
     if name in _MAY_BROADCAST and len(layout.shape) < _abi.MAX_RANK:
         wide = _padded.get(layout)

@@ -47,7 +47,9 @@ class Layout:
         self.tail = _TAIL.pack(code, rank, *self.shape, *spare, *self.strides, *spare)
         # The rule of q, k, v and out: the last axis has stride 1.
         # torch marks tensors as negated only in views of the imaginary halves of complex numbers.
-        self.may_be_negated = all(n <= 1 or stride % 2 == 0 for n, stride in zip(self.shape, self.strides))
+        self.may_be_negated = all(
+            n <= 1 or stride % 2 == 0 for n, stride in zip(self.shape, self.strides)
+        )
         self.is_plain = rank == 0 or self.strides[-1] == 1 or self.shape[-1] <= 1
 
 
@@ -516,7 +518,9 @@ def kind_of(array, name):
     if kind is None:
         owner = _owner(type(array))
         if any(base.__name__ == "MaskedArray" for base in type(array).__mro__):
-            raise TypeError(f"{name}: a masked array's mask has no meaning here; pass its filled() and mask=.")
+            raise TypeError(
+                f"{name}: a masked array's mask has no meaning here; pass its filled() and mask=."
+            )
         if owner is None:
             raise TypeError(
                 f"{name}: {type(array).__name__} is not an array; pass one of NumPy, torch, JAX, CuPy, "

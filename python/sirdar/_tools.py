@@ -49,7 +49,9 @@ def doctor() -> str:
     machine = [line.split(None, 1)[1] for line in facts.splitlines() if line.startswith("device ")]
     lines.append(f"cpu          {machine[0] if machine else platform.machine()}")
     gpu, reason = _chosen("fwd", "bf16", "cuda")
-    lines.append(f"cuda         {'a plain bf16 problem runs in ' + gpu if reason is None else reason}")
+    lines.append(
+        f"cuda         {'a plain bf16 problem runs in ' + gpu if reason is None else reason}"
+    )
     for device in ("", *(("cuda",) if reason is None else ())):
         for dtype in _DTYPES:
             names = [_chosen(op, dtype, device)[0] for op in ("fwd", "bwd")]
@@ -67,7 +69,11 @@ _CASES = {
     "one query": ((3, 1, 8, 128), (3, 515, 2, 128), {"causal": True}),
     "causal, grouped heads": ((2, 129, 8, 64), (2, 129, 2, 64), {"causal": True}),
     "more queries than keys": ((1, 70, 2, 32), (1, 33, 2, 32), {"causal": True}),
-    "window and sink": ((1, 200, 4, 64), (1, 200, 4, 64), {"window_left": 31, "window_right": 0, "sink": "SINK"}),
+    "window and sink": (
+        (1, 200, 4, 64),
+        (1, 200, 4, 64),
+        {"window_left": 31, "window_right": 0, "sink": "SINK"},
+    ),
     "softcap, bias": ((2, 40, 4, 48), (2, 77, 4, 48), {"softcap": 15.0, "bias": "BIAS"}),
     "ALiBi, odd sizes": ((1, 33, 3, 20), (1, 57, 3, 20), {"alibi": "SLOPE", "causal": True}),
     "boolean mask with empty rows": ((2, 31, 2, 64), (2, 45, 2, 64), {"mask": "MASK"}),
@@ -88,7 +94,9 @@ _ROUNDINGS = {"fp32": 20.0, "fp16": 3.0, "bf16": 3.0}
 _EPSILON = {"fp32": 2.0**-23, "fp16": 2.0**-10, "bf16": 2.0**-7}
 
 Outcome = namedtuple("Outcome", "case dtype implementation error ok")
-Outcome.__doc__ = """One line of a selftest: error is in units of what is allowed; None: nothing computes it."""
+Outcome.__doc__ = (
+    """One line of a selftest: error is in units of what is allowed; None: nothing computes it."""
+)
 
 
 class Report(namedtuple("Report", "outcomes seconds")):
@@ -97,12 +105,18 @@ class Report(namedtuple("Report", "outcomes seconds")):
     @property
     def ok(self) -> bool:
         """Whether everything that was computed is right, and something was."""
-        return all(one.ok for one in self.outcomes) and any(one.error is not None for one in self.outcomes)
+        return all(one.ok for one in self.outcomes) and any(
+            one.error is not None for one in self.outcomes
+        )
 
     def __str__(self):
         rows = [
             f"{'ok' if one.ok else 'WRONG':<6}{one.case:<38}{one.dtype:<6}{one.implementation:<22}"
-            + ("not computed here" if one.error is None else f"{one.error:.2f} of the allowed error")
+            + (
+                "not computed here"
+                if one.error is None
+                else f"{one.error:.2f} of the allowed error"
+            )
             for one in self.outcomes
         ]
         failed = sum(not one.ok for one in self.outcomes)
@@ -128,7 +142,9 @@ def _filled(options, named, convert):
         if isinstance(value, dict):
             filled[name] = _filled(value, named, convert)
         else:
-            filled[name] = convert(named[value]) if isinstance(value, str) and value in named else value
+            filled[name] = (
+                convert(named[value]) if isinstance(value, str) and value in named else value
+            )
     return filled
 
 
@@ -150,7 +166,9 @@ def _check(numpy, arrays, options, dtype, to_device, to_host):
     except NotImplementedError:
         return error
     host_options = dict(on_host, implementation="reference")
-    right = _functions.backward(to_host(dout), *host, to_host(out), to_host(out_lse), **host_options)
+    right = _functions.backward(
+        to_host(dout), *host, to_host(out), to_host(out_lse), **host_options
+    )
     for got, want in zip(gradients[:3], right[:3]):
         scale = 8 * _ROUNDINGS[dtype] * _EPSILON[dtype] * (numpy.abs(want).max() + 1e-30)
         error = max(error, float(numpy.abs(to_host(got) - want).max() / scale))
@@ -192,7 +210,9 @@ def selftest(device: str = "cpu") -> Report:
             told = {key: value for key, value in options.items() if key != "dropout_seed"}
             try:
                 plan = _functions.plan(*values[:3], **_filled(told, named, to_device))
-                error = _check(numpy, (named, values[:3], values[3]), options, dtype, to_device, to_host)
+                error = _check(
+                    numpy, (named, values[:3], values[3]), options, dtype, to_device, to_host
+                )
                 outcomes.append(Outcome(case, dtype, plan.name, error, error <= 1))
             except NotImplementedError:
                 outcomes.append(Outcome(case, dtype, "", None, True))

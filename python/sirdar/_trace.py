@@ -46,7 +46,8 @@ class Reads:
     def tensors(self):
         """A number in an array of no axes is read as the only element of one axis."""
         found = {
-            name: array.reshape(1) if len(array.shape) == 0 else array for name, array in self.found.items()
+            name: array.reshape(1) if len(array.shape) == 0 else array
+            for name, array in self.found.items()
         }
         return {**self.given, **found} or None
 
@@ -72,11 +73,15 @@ class Array:
         return len(self.array)
 
     def __getattr__(self, name):
-        raise TypeError(f"{self.name}.{name} is not in the language; read elements of it, as in {self.name}[h].")
+        raise TypeError(
+            f"{self.name}.{name} is not in the language; read elements of it, as in {self.name}[h]."
+        )
 
     def _whole(self, *_):
         if len(self.array.shape):
-            raise TypeError(f"{self.name} is an array of shape {list(self.shape)}; read an element, {self.name}[h].")
+            raise TypeError(
+                f"{self.name} is an array of shape {list(self.shape)}; read an element, {self.name}[h]."
+            )
         return element_of(self.array, 0, self.name)
 
     def __array_ufunc__(self, ufunc, method, *inputs, **options):
@@ -108,18 +113,26 @@ def element_of(array, index, name="tensor"):
     """array[index] with at least one index that is traced."""
     reads = getattr(_current, "reads", None)
     if reads is None:
-        raise TypeError("an array is read at a traced position outside of a trace; use it inside the function.")
+        raise TypeError(
+            "an array is read at a traced position outside of a trace; use it inside the function."
+        )
     indices = index if isinstance(index, tuple) else (index,)
     rank = max(len(array.shape), 1)
     if len(indices) != rank:
-        raise ValueError(f"{name}: it has rank {rank} and {len(indices)} indices are given; give one for each axis.")
+        raise ValueError(
+            f"{name}: it has rank {rank} and {len(indices)} indices are given; give one for each axis."
+        )
     texts = []
     for one in indices:
         if isinstance(one, (slice, type(None), type(Ellipsis))):
-            raise TypeError(f"{name}: {one!r} is not in the language; give one whole number for each axis.")
+            raise TypeError(
+                f"{name}: {one!r} is not in the language; give one whole number for each axis."
+            )
         value = value_of(one)
         if value.type != INT:
-            raise TypeError(f"{name}: the index '{value.text}' is {value.type} and must be a whole number.")
+            raise TypeError(
+                f"{name}: the index '{value.text}' is {value.type} and must be a whole number."
+            )
         texts.append(value.text)
     # "torch.int32" or "int32"; what the language has not the library refuses by name.
     dtype = str(array.dtype).rpartition(".")[2]
@@ -138,7 +151,9 @@ def _is_array(value):
 
 
 def _is_numpy_scalar(value):
-    return any(base.__module__ == "numpy" and base.__name__ == "generic" for base in type(value).__mro__)
+    return any(
+        base.__module__ == "numpy" and base.__name__ == "generic" for base in type(value).__mro__
+    )
 
 
 def _captured(function):
@@ -189,7 +204,8 @@ class _Binder:
             for name, value in zip(_default_names(function), function.__defaults__ or ())
         )
         copy.__kwdefaults__ = {
-            name: self.stand_in(name, value) for name, value in (function.__kwdefaults__ or {}).items()
+            name: self.stand_in(name, value)
+            for name, value in (function.__kwdefaults__ or {}).items()
         }
         for name, cell, source in zip(code.co_freevars, cells, function.__closure__ or ()):
             try:
@@ -214,7 +230,9 @@ def _arguments(role, function, reads):
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
-        raise TypeError(f"{role}: {function!r} has no signature to trace; pass a lambda or a text.") from None
+        raise TypeError(
+            f"{role}: {function!r} has no signature to trace; pass a lambda or a text."
+        ) from None
     needed = [one for one in parameters if one.default is one.empty]
     if any(one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in needed):
         raise TypeError(f"{role}: *args and **kwargs say nothing to a trace; name the parameters.")
@@ -261,9 +279,13 @@ def _run(role, function, reads):
     finally:
         _current.reads = previous
     if role == "mask_mod" and value.type != BOOL:
-        raise TypeError(f"mask_mod: it returns the number '{value.text}' and must return a condition, as in q >= k.")
+        raise TypeError(
+            f"mask_mod: it returns the number '{value.text}' and must return a condition, as in q >= k."
+        )
     if role == "score_mod" and value.type == BOOL:
-        raise TypeError(f"score_mod: it returns the condition '{value.text}' and must return a score.")
+        raise TypeError(
+            f"score_mod: it returns the condition '{value.text}' and must return a score."
+        )
     return value.text
 
 
@@ -278,7 +300,15 @@ def _key_of(function, tensors, scalars):
     for name, value in (*_captured(function), *defaults, *(function.__kwdefaults__ or {}).items()):
         if name in scalars or name in tensors:
             parts.append(name)
-        elif type(value) in (int, float, bool, str, type(None), types.ModuleType, types.BuiltinFunctionType):
+        elif type(value) in (
+            int,
+            float,
+            bool,
+            str,
+            type(None),
+            types.ModuleType,
+            types.BuiltinFunctionType,
+        ):
             parts.append((name, type(value), value))
         elif _is_array(value):
             parts.append((name, str(value.dtype), tuple(value.shape) == (), len(value.shape)))
@@ -295,7 +325,10 @@ def traced(score_mod, mask_mod, tensors, scalars):
     tensors, scalars = tensors or {}, scalars or {}
     keys = [_key_of(function, tensors, scalars) for function in (score_mod, mask_mod)]
     key = None
-    if all(part is not None or function is None for (part, _), function in zip(keys, (score_mod, mask_mod))):
+    if all(
+        part is not None or function is None
+        for (part, _), function in zip(keys, (score_mod, mask_mod))
+    ):
         arrays = [*keys[0][1], *keys[1][1]]
         # Which of the captured arrays are one and the same decides their names.
         same = tuple([id(other) for _, other in arrays].index(id(one)) for _, one in arrays)
@@ -321,5 +354,8 @@ def traced(score_mod, mask_mod, tensors, scalars):
         if all(id(array) in positions for array in reads.found.values()):
             if len(_traces) >= _MAX_TRACES:
                 _traces.clear()
-            _traces[key] = texts, [(name, positions[id(array)]) for name, array in reads.found.items()]
+            _traces[key] = (
+                texts,
+                [(name, positions[id(array)]) for name, array in reads.found.items()],
+            )
     return (*texts, reads.tensors(), scalars or None)

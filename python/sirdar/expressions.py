@@ -231,7 +231,9 @@ def _number(x):
 def _truth(x):
     value = value_of(x)
     if value.type != BOOL:
-        raise TypeError(f"'{value.text}' is a number and &, | and ~ take conditions; compare it, as in x != 0.")
+        raise TypeError(
+            f"'{value.text}' is a number and &, | and ~ take conditions; compare it, as in x != 0."
+        )
     return value
 
 
@@ -387,5 +389,7 @@ def _foreign(name, inputs, options):
     """A function of NumPy or torch that was called with a Value."""
     function = _FUNCTIONS.get((name or "").strip("_"))
     if function is None or options:
-        raise TypeError(f"{name or 'this'} of a traced value is not in the language; sirdar.expressions lists it.")
+        raise TypeError(
+            f"{name or 'this'} of a traced value is not in the language; sirdar.expressions lists it."
+        )
     return function(*(value_of(x) for x in inputs))

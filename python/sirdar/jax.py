@@ -42,7 +42,9 @@ def attention(q, k, v, *, return_lse=False, **options):
         )
     for name in _NOT_HERE:
         if name in options:
-            raise TypeError(f"{name}: JAX arrays cannot be written to; only return_lse gives more than out.")
+            raise TypeError(
+                f"{name}: JAX arrays cannot be written to; only return_lse gives more than out."
+            )
     score_mod, mask_mod, tensors, scalars = _functions._traced(
         options.pop("score_mod", None),
         options.pop("mask_mod", None),
@@ -56,7 +58,9 @@ def attention(q, k, v, *, return_lse=False, **options):
         options.pop(name, None)
     for side in "qk":
         if f"cu_seqlens_{side}" in arrays and options.get(f"seqlen_{side}") is None:
-            raise ValueError(f"seqlen_{side}: it is missing; a trace cannot look into cu_seqlens, so pass it.")
+            raise ValueError(
+                f"seqlen_{side}: it is missing; a trace cannot look into cu_seqlens, so pass it."
+            )
     arrays = {name: jnp.asarray(array) for name, array in arrays.items()}
     _check_fit(arrays)
     named = {name: jnp.asarray(array) for name, array in (tensors or {}).items()}
@@ -71,7 +75,13 @@ def attention(q, k, v, *, return_lse=False, **options):
 def _check_fit(arrays):
     """k and v against q where both are dense, for XLA would wrap what the library says of them."""
     q, k, v = arrays["q"], arrays["k"], arrays["v"]
-    if q.ndim != 4 or k.ndim != 4 or v.ndim != 4 or "page_table" in arrays or "cu_seqlens_k" in arrays:
+    if (
+        q.ndim != 4
+        or k.ndim != 4
+        or v.ndim != 4
+        or "page_table" in arrays
+        or "cu_seqlens_k" in arrays
+    ):
         return
     batch, head_dim = q.shape[0], q.shape[3]
     for name, array, shape in (
@@ -79,19 +89,33 @@ def _check_fit(arrays):
         ("v", v, (batch, k.shape[1], k.shape[2], v.shape[3])),
     ):
         if array.shape != shape:
-            raise ValueError(f"{name}: shape {list(array.shape)} does not fit; it must be {list(shape)}.")
+            raise ValueError(
+                f"{name}: shape {list(array.shape)} does not fit; it must be {list(shape)}."
+            )
         if array.dtype != q.dtype:
-            raise ValueError(f"{name}: dtype {array.dtype} does not fit; it must be {q.dtype}, as q.")
+            raise ValueError(
+                f"{name}: dtype {array.dtype} does not fit; it must be {q.dtype}, as q."
+            )
 
 
 def _shapes_of(arrays, named, told):
     """(shape, dtype) of out and lse, from a plan of the call on arrays of these shapes."""
     empty = {name: np.empty(array.shape, array.dtype) for name, array in arrays.items()}
-    told = {name: value for name, value in told.items() if not name.startswith("dropout_") or name == "dropout_p"}
+    told = {
+        name: value
+        for name, value in told.items()
+        if not name.startswith("dropout_") or name == "dropout_p"
+    }
     tensors = {name: np.empty(array.shape, array.dtype) for name, array in named.items()}
     q, k, v = (empty.pop(name) for name in "qkv")
     plan = _functions.plan(
-        q, k, v, **empty, **dict(told, scalars=dict(told["scalars"])), tensors=tensors or None, return_lse=True
+        q,
+        k,
+        v,
+        **empty,
+        **dict(told, scalars=dict(told["scalars"])),
+        tensors=tensors or None,
+        return_lse=True,
     )
     out = (*q.shape[:-1], v.shape[-1])
     lse = (q.shape[0], q.shape[2], q.shape[1]) if q.ndim == 4 else (q.shape[1], q.shape[0])
@@ -169,7 +193,9 @@ def _backward(told, shapes, kept, cotangents):
     fp32 = {"bias", "sink"}
     structs = (
         {
-            name: jax.ShapeDtypeStruct(arrays[name].shape, "float32") if name in fp32 else _struct(arrays[name])
+            name: jax.ShapeDtypeStruct(arrays[name].shape, "float32")
+            if name in fp32
+            else _struct(arrays[name])
             for name in wanted[0]
         },
         {name: _struct(named[name]) for name in wanted[1]},

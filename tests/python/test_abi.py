@@ -62,7 +62,9 @@ def facts(tmp_path_factory):
         lines.append(f'  printf("sizeof {struct} %zu\\n", sizeof({struct}));')
         for name in names:
             size = f"sizeof((({struct}*)0)->{name})"
-            lines.append(f'  printf("{struct}.{name} %zu\\n", offsetof({struct}, {name}) * 1000 + {size});')
+            lines.append(
+                f'  printf("{struct}.{name} %zu\\n", offsetof({struct}, {name}) * 1000 + {size});'
+            )
     for prefix, values in ENUMS.items():
         for name in values:
             constant = f"SIRDAR_{prefix}_{name}"
@@ -75,7 +77,9 @@ def facts(tmp_path_factory):
         f'int main(void) {{\n{body}\n  printf("UNBOUNDED %" PRId64 "\\n", SIRDAR_UNBOUNDED);\n}}\n'
     )
     program = folder / "facts"
-    subprocess.run([compiler, "-std=c99", f"-I{ROOT / 'include'}", source, "-o", program], check=True)
+    subprocess.run(
+        [compiler, "-std=c99", f"-I{ROOT / 'include'}", source, "-o", program], check=True
+    )
     text = subprocess.run([program], check=True, capture_output=True, text=True).stdout
     return {line.rpartition(" ")[0]: int(line.rpartition(" ")[2]) for line in text.splitlines()}
 

@@ -102,7 +102,9 @@ def test_anything_with_dlpack(qkv, wanted):
     out = sirdar.attention(*map(OnlyDlpack, qkv), causal=True)
     assert type(out) is np.ndarray
     np.testing.assert_array_equal(out, wanted)
-    turned = [np.ascontiguousarray(array.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3) for array in qkv]
+    turned = [
+        np.ascontiguousarray(array.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3) for array in qkv
+    ]
     np.testing.assert_array_equal(sirdar.attention(*map(OnlyDlpack, turned), causal=True), wanted)
 
 

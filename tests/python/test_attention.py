@@ -9,11 +9,15 @@ import sirdar
 def definition(q, k, v, **options):
     """What formula.forward gives, for a dense batch."""
     sequences = [formula.forward(*rows, **options) for rows in zip(q, k, v, strict=True)]
-    return {name: np.stack([one[name] for one in sequences]) for name in ("out", "lse", "max_logit")}
+    return {
+        name: np.stack([one[name] for one in sequences]) for name in ("out", "lse", "max_logit")
+    }
 
 
 def close(actual, wanted, tolerance=3e-6):
-    np.testing.assert_allclose(np.asarray(actual, np.float64), wanted, rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(
+        np.asarray(actual, np.float64), wanted, rtol=tolerance, atol=tolerance
+    )
 
 
 @pytest.fixture
@@ -47,12 +51,18 @@ OPTIONS = [
     (dict(softmax_scale=0.3), dict(scale=0.3)),
     (dict(softmax_scale=0), dict(scale=0.0)),
     (dict(softcap=2.0), dict(softcap=2.0)),
-    (dict(causal=True, alignment="top_left"), dict(shown=formula.structured(5, 7, causal=True, top_left=True))),
+    (
+        dict(causal=True, alignment="top_left"),
+        dict(shown=formula.structured(5, 7, causal=True, top_left=True)),
+    ),
     (dict(window_left=2, window_right=1), dict(shown=formula.structured(5, 7, left=2, right=1))),
     (dict(window_left=0), dict(shown=formula.structured(5, 7, left=0))),
     (dict(chunk_size=3), dict(shown=formula.structured(5, 7, chunk=3))),
     (dict(mask=visible(5, 7)), dict(shown=visible(5, 7))),
-    (dict(bias=np.arange(35, dtype=np.float32).reshape(5, 7) / 9), dict(bias=np.arange(35).reshape(5, 7) / 9)),
+    (
+        dict(bias=np.arange(35, dtype=np.float32).reshape(5, 7) / 9),
+        dict(bias=np.arange(35).reshape(5, 7) / 9),
+    ),
     (dict(alibi=np.array([1, 0.5, 0.25, 0], np.float32)), dict(slope=[1, 0.5, 0.25, 0])),
     (dict(sink=np.array([0, 1, -1, 2], np.float32)), dict(sink=[0, 1, -1, 2])),
     (dict(mask_mod="q + k != 3"), dict(shown=np.add.outer(np.arange(5), np.arange(7)) != 3)),
@@ -116,7 +126,9 @@ def test_a_ragged_batch_is_its_sequences(random):
     for i in (0, 2):
         rows = slice(cu_seqlens_q[i], cu_seqlens_q[i + 1])
         keys = slice(cu_seqlens_k[i], cu_seqlens_k[i + 1])
-        one = sirdar.attention(q[None, rows], k[None, keys], v[None, keys], causal=True, return_lse=True)
+        one = sirdar.attention(
+            q[None, rows], k[None, keys], v[None, keys], causal=True, return_lse=True
+        )
         close(out[rows], one[0][0])
         close(lse[:, rows], one[1][0])
         grad = sirdar.backward(
@@ -136,7 +148,10 @@ def test_decoding_from_a_cache_and_from_pages(random):
         close(out[i], one[0, 0])
     # Four pages of four keys, those of the two sequences mixed.
     page_table = np.array([[2, 0], [3, 1]], np.int32)
-    pages_k, pages_v = np.full((4, 4, 2, 16), np.nan, np.float32), np.full((4, 4, 2, 16), np.nan, np.float32)
+    pages_k, pages_v = (
+        np.full((4, 4, 2, 16), np.nan, np.float32),
+        np.full((4, 4, 2, 16), np.nan, np.float32),
+    )
     for i in range(2):
         for j, page in enumerate(page_table[i]):
             pages_k[page], pages_v[page] = k[i, 4 * j : 4 * j + 4], v[i, 4 * j : 4 * j + 4]
@@ -146,7 +161,9 @@ def test_decoding_from_a_cache_and_from_pages(random):
 
 def test_parts_of_the_keys_merge_into_the_whole(qkv):
     q, k, v = qkv
-    parts = [sirdar.attention(q, k[:, s], v[:, s], return_lse=True) for s in (slice(3), slice(3, 7))]
+    parts = [
+        sirdar.attention(q, k[:, s], v[:, s], return_lse=True) for s in (slice(3), slice(3, 7))
+    ]
     out, lse = sirdar.merge(*parts[0], *parts[1])
     whole = sirdar.attention(*qkv, return_lse=True)
     close(out, whole[0])
@@ -171,7 +188,9 @@ def test_dropout_is_the_same_for_the_same_seed(qkv):
 def test_empty_batches_and_rows_that_see_nothing(random):
     nothing = sirdar.attention(random(0, 5, 2, 8), random(0, 7, 2, 8), random(0, 7, 2, 8))
     assert nothing.shape == (0, 5, 2, 8)
-    out, lse = sirdar.attention(random(1, 5, 2, 8), random(1, 0, 2, 8), random(1, 0, 2, 8), return_lse=True)
+    out, lse = sirdar.attention(
+        random(1, 5, 2, 8), random(1, 0, 2, 8), random(1, 0, 2, 8), return_lse=True
+    )
     assert (out == 0).all() and (lse == -np.inf).all()
     out = sirdar.attention(random(1, 5, 2, 8), random(1, 3, 2, 8), random(1, 3, 2, 8), causal=True)
     assert (out[:, :2] == 0).all() and (out[:, 2:] != 0).any()
@@ -188,7 +207,9 @@ def test_explain_and_properties_of_a_plan(qkv):
     q, k, v = qkv
     results = backward.run(dout=out, q=q, k=k, v=v, out=out, lse=lse)
     np.testing.assert_array_equal(results["dq"], sirdar.backward(out, *qkv, out, lse).dq)
-    of_text = sirdar.plan('fwd b2 sq5 sk7 hq4 hkv2 d16 dv24 score_mod:"score * g[h] * c" tensor:g:fp32:1 scalar:c')
+    of_text = sirdar.plan(
+        'fwd b2 sq5 sk7 hq4 hkv2 d16 dv24 score_mod:"score * g[h] * c" tensor:g:fp32:1 scalar:c'
+    )
     gain = np.ones(4, np.float32)
     np.testing.assert_allclose(of_text(*qkv, tensors={"g": gain}, scalars={"c": 1}), out, atol=1e-6)
     with pytest.raises(ValueError, match="'g' is missing"):

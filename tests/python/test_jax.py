@@ -61,13 +61,17 @@ def test_the_gradient_of_what_a_lambda_reads(qkv, random):
     slope = jnp.asarray(random(4))
 
     def ours(slope):
-        return attention(*qkv, score_mod=lambda score, h, k, q_pos: score + slope[h] * (k - q_pos), causal=True).sum()
+        return attention(
+            *qkv, score_mod=lambda score, h, k, q_pos: score + slope[h] * (k - q_pos), causal=True
+        ).sum()
 
     def theirs(slope):
         i, j = jnp.arange(6)[:, None] + 3, jnp.arange(9)[None]
         return plain(*qkv, bias=slope[None, :, None, None] * (j - i))[0].sum()
 
-    np.testing.assert_allclose(jax.jit(jax.grad(ours))(slope), jax.jit(jax.grad(theirs))(slope), rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(
+        jax.jit(jax.grad(ours))(slope), jax.jit(jax.grad(theirs))(slope), rtol=1e-3, atol=1e-4
+    )
 
 
 def test_half_precision_large_arrays_and_vmap(random):
@@ -80,7 +84,8 @@ def test_half_precision_large_arrays_and_vmap(random):
     np.testing.assert_allclose(out.astype(jnp.float32), wanted, atol=3e-2)
     many = jnp.asarray(random(3, 2, 5, 4, 8))
     np.testing.assert_array_equal(
-        jax.vmap(lambda q: attention(q, q, q))(many), np.stack([sirdar.attention(q, q, q) for q in np.asarray(many)])
+        jax.vmap(lambda q: attention(q, q, q))(many),
+        np.stack([sirdar.attention(q, q, q) for q in np.asarray(many)]),
     )
 
 

@@ -87,7 +87,9 @@ def test_python_division_and_remainder_round_down(qkv):
 
 
 def test_documents_by_lambda_are_documents_by_name(qkv):
-    by_lambda = sirdar.attention(*qkv, mask_mod=lambda b, h, q, k: doc[b, q] == doc[b, k], causal=True)
+    by_lambda = sirdar.attention(
+        *qkv, mask_mod=lambda b, h, q, k: doc[b, q] == doc[b, k], causal=True
+    )
     by_name = sirdar.attention(*qkv, document_q=doc, document_k=doc, causal=True)
     np.testing.assert_allclose(by_lambda, by_name, rtol=1e-6, atol=1e-6)
 

@@ -51,7 +51,11 @@ ILLEGAL = [
     (dict(score_mod="score", tensors={"s": ones(4)}), ValueError, "'s' is read by neither"),
     (dict(tensors={"s": ones(4)}), ValueError, "no expression could read it"),
     (dict(tensors=[ones(4)]), TypeError, "tensors: list is not a dict"),
-    (dict(score_mod="score * c", scalars={"c": "x"}), TypeError, "scalars['c']: 'x' is not a number"),
+    (
+        dict(score_mod="score * c", scalars={"c": "x"}),
+        TypeError,
+        "scalars['c']: 'x' is not a number",
+    ),
     (dict(score_mod="score + s[h]", tensors={"s": ones(4, dtype=np.int64)}), ValueError, "int64"),
     (dict(implementation="fast"), ValueError, "implementation: 'fast' is not an implementation"),
     (dict(implementation="cpu.backward"), NotImplementedError, "cpu.backward"),
@@ -60,7 +64,11 @@ ILLEGAL = [
     (dict(isa="sse"), ValueError, "isa"),
     (dict(knobs={"no_such": 1}), ValueError, "no_such"),
     (dict(page_table=ones(2, 3, dtype=np.int32)), ValueError, "seqused_k"),
-    (dict(cu_seqlens_q=np.array([0, 5], np.int32)), ValueError, "q: shape [2, 5, 4, 16] has rank 4"),
+    (
+        dict(cu_seqlens_q=np.array([0, 5], np.int32)),
+        ValueError,
+        "q: shape [2, 5, 4, 16] has rank 4",
+    ),
 ]
 
 
@@ -193,7 +201,11 @@ def test_tensors_of_torch_that_are_no_plain_memory(qkv):
         (q.to("meta"), NotImplementedError, "q: a tensor of device 'meta'"),
         (q.to_sparse(), NotImplementedError, "layout torch.sparse_coo"),
         (torch.nested.nested_tensor([q[0], q[1]]), NotImplementedError, "a nested tensor"),
-        (torch.nested.nested_tensor([q[0], q[1]], layout=torch.jagged), NotImplementedError, "nested"),
+        (
+            torch.nested.nested_tensor([q[0], q[1]], layout=torch.jagged),
+            NotImplementedError,
+            "nested",
+        ),
         (q.double(), TypeError, "q: dtype torch.float64 is none of"),
         (q.to(torch.complex64), TypeError, "q: dtype torch.complex64"),
     ]
