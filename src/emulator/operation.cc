@@ -74,6 +74,8 @@ std::vector<Change> changes_of(Op op) {
       return {kLeftOut, kMore};
     case Op::kWgmma:
       return {kLeftOut, kFlipped, kMore, kHalf, kOther};
+    case Op::kWaitGlobal:
+    case Op::kReleaseGlobal:
     case Op::kFenceMbarrierInit:
     case Op::kFenceProxyAsync:
     case Op::kClusterArrive:
