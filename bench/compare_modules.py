@@ -49,13 +49,17 @@ def parse_arguments():
     parser.add_argument("--rows", type=numbers)
     parser.add_argument("--heads", type=int, default=8, help="of one batch, on a CPU")
     parser.add_argument("--samples", type=int, default=9)
-    parser.add_argument("--max-time", type=float, default=0.5, help="seconds a line may take a side")
+    parser.add_argument(
+        "--max-time", type=float, default=0.5, help="seconds a line may take a side"
+    )
     parser.add_argument("--json", help="also write the lines here")
     arguments = parser.parse_args()
     is_gpu = arguments.device == "cuda"
     arguments.dtypes = arguments.dtypes or (["bf16"] if is_gpu else ["fp32", "bf16"])
     arguments.head_dims = arguments.head_dims or ([64, 128] if is_gpu else [64, 128])
-    arguments.rows = arguments.rows or ([512, 2048, 8192, 16384] if is_gpu else [16, 128, 512, 2048])
+    arguments.rows = arguments.rows or (
+        [512, 2048, 8192, 16384] if is_gpu else [16, 128, 512, 2048]
+    )
     return arguments
 
 
@@ -175,7 +179,13 @@ def lines_of(arguments):
             for mask in arguments.masks:
                 for head_dim in arguments.head_dims:
                     for rows in arguments.rows:
-                        yield {"op": op, "dtype": dtype, "mask": mask, "head_dim": head_dim, "rows": rows}
+                        yield {
+                            "op": op,
+                            "dtype": dtype,
+                            "mask": mask,
+                            "head_dim": head_dim,
+                            "rows": rows,
+                        }
 
 
 def main():

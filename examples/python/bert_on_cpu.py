@@ -22,7 +22,11 @@ TEXT = pathlib.Path(__file__).parents[1] / "minilm" / "text.txt"
 def inputs_of(folder):
     """Token ids and which are tokens, [batch, seqlen]: texts of different lengths, padded."""
     if folder is not None:
-        lines = [line for line in TEXT.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+        lines = [
+            line
+            for line in TEXT.read_text(encoding="utf-8").splitlines()
+            if not line.startswith("#")
+        ]
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
         return tokenizer(lines, padding=True, truncation=True, max_length=256, return_tensors="pt")
     lengths = torch.tensor([256, 40, 90, 17, 200])
@@ -32,10 +36,16 @@ def inputs_of(folder):
 
 def model_of(folder, implementation):
     if folder is not None:
-        return transformers.AutoModel.from_pretrained(folder, attn_implementation=implementation).eval()
+        return transformers.AutoModel.from_pretrained(
+            folder, attn_implementation=implementation
+        ).eval()
     torch.manual_seed(0)
     config = transformers.BertConfig(
-        vocab_size=30522, hidden_size=384, intermediate_size=1536, num_hidden_layers=6, num_attention_heads=12
+        vocab_size=30522,
+        hidden_size=384,
+        intermediate_size=1536,
+        num_hidden_layers=6,
+        num_attention_heads=12,
     )
     return transformers.AutoModel.from_config(config, attn_implementation=implementation).eval()
 

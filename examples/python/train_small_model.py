@@ -20,7 +20,13 @@ LETTERS, LENGTH, WIDTH, HEADS, LAYERS = 16, 24, 64, 4, 2
 
 def by_library(q, k, v, sink, slope):
     return sirdar.torch.attention(
-        q, k, v, causal=True, sink=sink, score_mod="score - slope[h] * (q_pos - k)", tensors={"slope": slope}
+        q,
+        k,
+        v,
+        causal=True,
+        sink=sink,
+        score_mod="score - slope[h] * (q_pos - k)",
+        tensors={"slope": slope},
     )
 
 

@@ -73,14 +73,20 @@ def forward_and_backward(device):
 
 @check
 def groups_of_heads(device):
-    q, k, v = draw(device, 2, 8, 300, 128), draw(device, 2, 2, 300, 128), draw(device, 2, 2, 300, 128)
+    q, k, v = (
+        draw(device, 2, 8, 300, 128),
+        draw(device, 2, 2, 300, 128),
+        draw(device, 2, 2, 300, 128),
+    )
     return within(ours(q, k, v, enable_gqa=True), exact(q, k, v, enable_gqa=True))
 
 
 @check
 def masks(device):
     q, k, v = (draw(device, 2, 4, 200, 64) for _ in range(3))
-    shown = (torch.rand(2, 1, 200, 200, device=device) > 0.4).logical_or(torch.eye(200, device=device).bool())
+    shown = (torch.rand(2, 1, 200, 200, device=device) > 0.4).logical_or(
+        torch.eye(200, device=device).bool()
+    )
     return within(ours(q, k, v, attn_mask=shown), exact(q, k, v, attn_mask=shown))
 
 
@@ -106,7 +112,9 @@ def another_stream(device):
     wanted, stream = exact(q, k, v)[0], torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        late = [tensor * 1 for tensor in (q, k, v)]  # made on this stream: another would see too little
+        late = [
+            tensor * 1 for tensor in (q, k, v)
+        ]  # made on this stream: another would see too little
         out = sirdar.torch.scaled_dot_product_attention(*late)
     torch.cuda.current_stream().wait_stream(stream)
     return within([out], [wanted])
@@ -132,23 +140,41 @@ def flash_attn_padded(device):
     qkv = draw(device, 2, 300, 3, 4, 64)
     is_token = torch.arange(300, device=device) < torch.tensor([[120], [300]], device=device)
     tokens, indices, starts, longest, _ = unpad_input(qkv, is_token)
-    out = pad_input(flash_attn_varlen_qkvpacked_func(tokens, starts, longest, causal=True), indices, 2, 300)
+    out = pad_input(
+        flash_attn_varlen_qkvpacked_func(tokens, starts, longest, causal=True), indices, 2, 300
+    )
     (grad,) = torch.autograd.grad(out.sin().sum(), qkv)
-    wanted = [exact(*(x.transpose(1, 2) for x in qkv[b : b + 1, :n].unbind(2)), is_causal=True) for b, n in enumerate((120, 300))]
-    pairs = [(out[b, :n], one[0][0].transpose(0, 1)) for b, (n, one) in enumerate(zip((120, 300), wanted))]
-    pairs += [(grad[b, :n, i], one[1 + i][0].transpose(0, 1)) for b, (n, one) in enumerate(zip((120, 300), wanted)) for i in range(3)]
+    wanted = [
+        exact(*(x.transpose(1, 2) for x in qkv[b : b + 1, :n].unbind(2)), is_causal=True)
+        for b, n in enumerate((120, 300))
+    ]
+    pairs = [
+        (out[b, :n], one[0][0].transpose(0, 1))
+        for b, (n, one) in enumerate(zip((120, 300), wanted))
+    ]
+    pairs += [
+        (grad[b, :n, i], one[1 + i][0].transpose(0, 1))
+        for b, (n, one) in enumerate(zip((120, 300), wanted))
+        for i in range(3)
+    ]
     return within(*zip(*pairs))
 
 
 @check
 def flash_attn_decoding(device):
-    q, k, v = draw(device, 2, 1, 8, 64, grad=False), draw(device, 40, 16, 2, 64, grad=False), draw(device, 40, 16, 2, 64, grad=False)
+    q, k, v = (
+        draw(device, 2, 1, 8, 64, grad=False),
+        draw(device, 40, 16, 2, 64, grad=False),
+        draw(device, 40, 16, 2, 64, grad=False),
+    )
     table = torch.randperm(40, device=device)[:32].view(2, 16).int()
     lengths = torch.tensor([200, 17], dtype=torch.int32, device=device)
     out = flash_attn_with_kvcache(q, k, v, cache_seqlens=lengths, block_table=table)
     for b, length in enumerate((200, 17)):
         keys, values = (x[table[b].long()].flatten(0, 1)[None, :length] for x in (k, v))
-        wanted = exact(*(x.transpose(1, 2) for x in (q[b : b + 1], keys, values)), enable_gqa=True)[0]
+        wanted = exact(*(x.transpose(1, 2) for x in (q[b : b + 1], keys, values)), enable_gqa=True)[
+            0
+        ]
         result = within([out[b : b + 1]], [wanted.transpose(1, 2)])
     return result
 
@@ -169,15 +195,23 @@ SMALL = {
 }  # fmt: skip
 MODELS = {
     "llama": lambda: transformers.LlamaConfig(**SMALL),
-    "qwen": lambda: transformers.Qwen3Config(**SMALL, use_sliding_window=True, sliding_window=8, max_window_layers=1),
-    "gemma": lambda: transformers.Gemma2Config(**SMALL, sliding_window=8, attn_logit_softcapping=5.0),
-    "gpt_oss": lambda: transformers.GptOssConfig(**SMALL, sliding_window=8, num_local_experts=2, num_experts_per_tok=2),
+    "qwen": lambda: transformers.Qwen3Config(
+        **SMALL, use_sliding_window=True, sliding_window=8, max_window_layers=1
+    ),
+    "gemma": lambda: transformers.Gemma2Config(
+        **SMALL, sliding_window=8, attn_logit_softcapping=5.0
+    ),
+    "gpt_oss": lambda: transformers.GptOssConfig(
+        **SMALL, sliding_window=8, num_local_experts=2, num_experts_per_tok=2
+    ),
 }
 
 
 def model(name, implementation, device, dtype, weights):
     torch.manual_seed(0)
-    made = transformers.AutoModelForCausalLM.from_config(MODELS[name](), attn_implementation=implementation)
+    made = transformers.AutoModelForCausalLM.from_config(
+        MODELS[name](), attn_implementation=implementation
+    )
     for module in made.modules():
         if hasattr(module, "sinks"):
             torch.nn.init.normal_(module.sinks)
@@ -189,7 +223,10 @@ def model(name, implementation, device, dtype, weights):
 
 def lost(made, exact):
     """1 - cosine of each logit tensor and gradient."""
-    return [1 - F.cosine_similarity(a.double().flatten(), b.double().flatten(), dim=0).item() for a, b in zip(made, exact)]
+    return [
+        1 - F.cosine_similarity(a.double().flatten(), b.double().flatten(), dim=0).item()
+        for a, b in zip(made, exact)
+    ]
 
 
 def transformers_check(name, implementation):
@@ -203,14 +240,25 @@ def transformers_check(name, implementation):
         labels[0, 9] = -100  # the token before it is padding
         weights = model(name, "eager", device, torch.bfloat16, None).state_dict()
         results = []
-        for one, dtype in (("eager", torch.float32), ("eager", torch.bfloat16), (implementation, torch.bfloat16)):
+        for one, dtype in (
+            ("eager", torch.float32),
+            ("eager", torch.bfloat16),
+            (implementation, torch.bfloat16),
+        ):
             made = model(name, one, device, dtype, weights)
             result = made(ids, attention_mask=shown, labels=labels)
             result.loss.backward()
-            results.append([result.logits[shown.bool()], *(p.grad for p in made.parameters() if p.grad is not None and p.numel() > 8)])
+            results.append(
+                [
+                    result.logits[shown.bool()],
+                    *(p.grad for p in made.parameters() if p.grad is not None and p.numel() > 8),
+                ]
+            )
         eager, own = lost(results[1], results[0]), lost(results[2], results[0])
         worst = max(a - 3 * b for a, b in zip(own, eager))
-        assert worst < 0.005, f"cosines lose {worst:.4f} beyond three times what eager's lose in bf16"
+        assert worst < 0.005, (
+            f"cosines lose {worst:.4f} beyond three times what eager's lose in bf16"
+        )
         return f"1 - cosine of logits {own[0]:.1e} (eager {eager[0]:.1e}), of a gradient at most {max(own):.1e} ({max(eager):.1e})"
 
     run.__name__ = f"transformers_{name}_{implementation}"
@@ -230,7 +278,11 @@ def main():
     sirdar.transformers.register()
     failed = 0
     for name, function in CHECKS.items():
-        if device == "cpu" and name in ("another_stream", "graph", "transformers_llama_flash_attention_2"):
+        if device == "cpu" and name in (
+            "another_stream",
+            "graph",
+            "transformers_llama_flash_attention_2",
+        ):
             continue
         torch.manual_seed(0)
         try:

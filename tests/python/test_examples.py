@@ -16,7 +16,11 @@ PACKAGE = pathlib.Path(sirdar.__file__).parents[1]
     "name, arguments, shown",
     [
         ("replace_flash_attn.py", [], "decoding"),
-        ("train_small_model.py", ["--steps", "60", "--plot", "losses.svg"], "slopes of the first layer"),
+        (
+            "train_small_model.py",
+            ["--steps", "60", "--plot", "losses.svg"],
+            "slopes of the first layer",
+        ),
         ("bert_on_cpu.py", [], "cosines"),
         ("masks_by_lambda.py", ["plot.svg"], "ALiBi"),
         ("../attention.py", [], "cpu.forward"),

@@ -87,7 +87,9 @@ def test_windows(qkv, window):
 def test_packed_forms_are_the_unpacked_one(qkv, draw):
     q, k, v = qkv
     wanted = flash_attn.flash_attn_func(q, k, v, causal=True)
-    assert torch.equal(flash_attn.flash_attn_kvpacked_func(q, torch.stack([k, v], 2), causal=True), wanted)
+    assert torch.equal(
+        flash_attn.flash_attn_kvpacked_func(q, torch.stack([k, v], 2), causal=True), wanted
+    )
     qkv = draw(2, 5, 3, 4, 16)
     wanted = flash_attn.flash_attn_func(*qkv.unbind(2), causal=True)
     for function in (flash_attn.flash_attn_qkvpacked_func, fa3.flash_attn_qkvpacked_func):
@@ -133,20 +135,33 @@ def test_decoding_appends_turns_and_attends(draw, interface, interleaved):
     wanted_k, wanted_v = cache_k.clone(), cache_v.clone()
     lengths, rows, pad = (torch.tensor(x, dtype=torch.int32) for x in ([10, 20], [3, 1], [2, 0]))
     angles = torch.arange(32)[:, None] * torch.tensor([1.0, 0.3, 0.1, 0.01])
-    tables = {"rotary_cos": angles.cos(), "rotary_sin": angles.sin(), "rotary_interleaved": interleaved}
+    tables = {
+        "rotary_cos": angles.cos(),
+        "rotary_sin": angles.sin(),
+        "rotary_interleaved": interleaved,
+    }
     out, lse = interface.flash_attn_with_kvcache(
         q, cache_k, cache_v, new_k, new_v, **tables, cache_seqlens=lengths, cache_batch_idx=rows,
         cache_leftpad=pad, causal=True, return_softmax_lse=True,
     )  # fmt: skip
     turned_q, turned_k = (
-        apply_rotary_emb(x.detach(), angles.cos(), angles.sin(), interleaved, seqlen_offsets=lengths) for x in (q, new_k)
+        apply_rotary_emb(
+            x.detach(), angles.cos(), angles.sin(), interleaved, seqlen_offsets=lengths
+        )
+        for x in (q, new_k)
     )
     for b, (length, row, first) in enumerate(zip(lengths.tolist(), rows.tolist(), pad.tolist())):
-        wanted_k[row, length : length + 3], wanted_v[row, length : length + 3] = turned_k[b], new_v[b].detach()
+        wanted_k[row, length : length + 3], wanted_v[row, length : length + 3] = (
+            turned_k[b],
+            new_v[b].detach(),
+        )
         part = slice(first, length + 3)
         visible = shown(3, length + 3 - first, causal=True)
         one, two = torch_formula.attention(
-            turned_q[b : b + 1], wanted_k[row : row + 1, part], wanted_v[row : row + 1, part], visible=visible
+            turned_q[b : b + 1],
+            wanted_k[row : row + 1, part],
+            wanted_v[row : row + 1, part],
+            visible=visible,
         )
         close(out[b : b + 1], one)
         close(lse[b : b + 1], two)
@@ -159,14 +174,18 @@ def test_decoding_appends_turns_and_attends(draw, interface, interleaved):
 def test_pages_of_any_size(draw, page_size):
     q, count = draw(2, 1, 4, 16).detach(), -(-38 // page_size)
     pages_k, pages_v = (draw(2 * count, page_size, 2, 16).detach() for _ in range(2))
-    table = torch.randperm(2 * count, generator=torch.Generator().manual_seed(0)).view(2, count).int()
+    table = (
+        torch.randperm(2 * count, generator=torch.Generator().manual_seed(0)).view(2, count).int()
+    )
     lengths = torch.tensor([30, 7], dtype=torch.int32)
     new_k, new_v = draw(2, 1, 2, 16).detach(), draw(2, 1, 2, 16).detach()
     out = flash_attn.flash_attn_with_kvcache(
         q, pages_k, pages_v, new_k, new_v, cache_seqlens=lengths, block_table=table
     )
     for b, length in enumerate((30, 7)):
-        keys, values = (pages[table[b].long()].flatten(0, 1)[None, : length + 1] for pages in (pages_k, pages_v))
+        keys, values = (
+            pages[table[b].long()].flatten(0, 1)[None, : length + 1] for pages in (pages_k, pages_v)
+        )
         assert torch.equal(keys[0, -1], new_k[b, 0]) and torch.equal(values[0, -1], new_v[b, 0])
         close(out[b : b + 1], torch_formula.attention(q[b : b + 1], keys, values)[0])
     with pytest.raises(RuntimeError, match="block_table"):
@@ -177,11 +196,19 @@ def test_pages_of_any_size(draw, page_size):
 
 def test_one_side_end_to_end_and_the_other_padded(draw):
     q, k, v = draw(7, 4, 16), draw(2, 9, 2, 16), draw(2, 9, 2, 16)
-    starts, used = torch.tensor([0, 3, 7], dtype=torch.int32), torch.tensor([5, 9], dtype=torch.int32)
+    starts, used = (
+        torch.tensor([0, 3, 7], dtype=torch.int32),
+        torch.tensor([5, 9], dtype=torch.int32),
+    )
     out = fa3.flash_attn_varlen_func(q, k, v, starts, None, 4, 9, seqused_k=used, causal=True)
     for b, (rows, count) in enumerate(((slice(0, 3), 5), (slice(3, 7), 9))):
         visible = shown(rows.stop - rows.start, count, causal=True)
-        close(out[None, rows], torch_formula.attention(q[None, rows], k[b : b + 1, :count], v[b : b + 1, :count], visible=visible)[0])
+        close(
+            out[None, rows],
+            torch_formula.attention(
+                q[None, rows], k[b : b + 1, :count], v[b : b + 1, :count], visible=visible
+            )[0],
+        )
 
 
 def test_partial_results_are_combined(draw):
@@ -197,10 +224,30 @@ def test_the_layer_below(qkv, draw):
     dout = draw(2, 5, 4, 16).detach()
     out, lse, _, rng = fa2._flash_attn_forward(q, k, v, 0.2, None, True)
     grads = [torch.full_like(tensor, torch.nan) for tensor in (q, k, v)]
-    product = fa2._flash_attn_backward(dout, q, k, v, out, lse, *grads, 0.2, None, True, rng_state=rng)
+    product = fa2._flash_attn_backward(
+        dout, q, k, v, out, lse, *grads, 0.2, None, True, rng_state=rng
+    )
     close(product, (dout.double() * out).sum(-1).transpose(1, 2))
     made = flash_attn_2_cuda.bwd(
-        dout, q, k, v, out, lse, None, None, None, None, 0.2, None, True, -1, -1, 0.0, False, None, rng
+        dout,
+        q,
+        k,
+        v,
+        out,
+        lse,
+        None,
+        None,
+        None,
+        None,
+        0.2,
+        None,
+        True,
+        -1,
+        -1,
+        0.0,
+        False,
+        None,
+        rng,
     )
     for one, other in zip(grads, made, strict=False):
         assert torch.equal(one, other)
@@ -209,7 +256,9 @@ def test_the_layer_below(qkv, draw):
     first = flash_attn_2_cuda.fwd(q, k, v, written, None, 0.2, None, True, -1, -1, 0.0, False, None)
     assert first[0] is written and first[3].shape == (2,)
     with pytest.raises(RuntimeError, match="`generator` argument is no longer supported"):
-        flash_attn_2_cuda.fwd(q, k, v, None, None, 0.0, None, False, -1, -1, 0.0, False, torch.Generator())
+        flash_attn_2_cuda.fwd(
+            q, k, v, None, None, 0.0, None, False, -1, -1, 0.0, False, torch.Generator()
+        )
     plain, plain_lse, *_ = fa3._flash_attn_forward(q, k, v, causal=True)
     fa3._flash_attn_backward(dout, q, k, v, plain, plain_lse, dq=grads[0], is_causal=True)
     flash_attn.flash_attn_func(*qkv, causal=True).backward(dout)
@@ -222,7 +271,9 @@ def test_what_is_not_supported_is_refused_by_name(qkv):
         "qv": lambda: fa3.flash_attn_func(q, k, v, qv=q),
         "k_descale": lambda: fa3.flash_attn_func(q, k, v, k_descale=torch.ones(2, 2)),
         "cu_seqlens_q": lambda: fa3.flash_attn_with_kvcache(q, k, v, cu_seqlens_q=torch.ones(3)),
-        "leftpad_k": lambda: fa2._flash_attn_varlen_forward(q, k, v, None, None, 5, 7, 0.0, None, False, leftpad_k=q),
+        "leftpad_k": lambda: fa2._flash_attn_varlen_forward(
+            q, k, v, None, None, 5, 7, 0.0, None, False, leftpad_k=q
+        ),
     }.items():
         with pytest.raises(NotImplementedError, match=f"^{name}"):
             call()
@@ -251,7 +302,9 @@ assert importlib.util.find_spec("flash_attn") is None
 
 def test_installed_it_is_what_import_flash_attn_finds():
     package = pathlib.Path(sirdar.compat.__file__).parents[2]
-    subprocess.run([sys.executable, "-c", INSTALLED.format(path=str(package))], check=True, timeout=60)
+    subprocess.run(
+        [sys.executable, "-c", INSTALLED.format(path=str(package))], check=True, timeout=60
+    )
 
 
 def test_another_flash_attn_is_not_replaced_silently(monkeypatch):

@@ -34,7 +34,8 @@ def agree(q, k, v, attn_mask=None, tolerance=1e-5, **options):
     assert actual.shape == wanted.shape and actual.dtype == q.dtype
     close(actual, wanted, tolerance)
     for one, other in zip(
-        torch.autograd.grad(actual.sin().sum(), inputs), torch.autograd.grad(wanted.sin().sum(), wide)
+        torch.autograd.grad(actual.sin().sum(), inputs),
+        torch.autograd.grad(wanted.sin().sum(), wide),
     ):
         assert one.shape == other.shape
         close(one, other, tolerance)
@@ -50,7 +51,9 @@ def agree(q, k, v, attn_mask=None, tolerance=1e-5, **options):
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("is_causal", [False, True])
-def test_any_rank_broadcasts_and_causal_is_aligned_to_the_top_left(draw, shape_q, shape_k, is_causal):
+def test_any_rank_broadcasts_and_causal_is_aligned_to_the_top_left(
+    draw, shape_q, shape_k, is_causal
+):
     agree(draw(*shape_q), draw(*shape_k), draw(*shape_k), is_causal=is_causal)
 
 
@@ -66,13 +69,18 @@ def test_groups_of_heads(draw, heads_kv):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("shape", [(5, 7), (7,), (1, 7), (5, 1), (4, 5, 7), (2, 1, 5, 7), (2, 1, 1, 7), (2, 4, 5, 7)])
+@pytest.mark.parametrize(
+    "shape", [(5, 7), (7,), (1, 7), (5, 1), (4, 5, 7), (2, 1, 5, 7), (2, 1, 1, 7), (2, 4, 5, 7)]
+)
 def test_masks_of_any_shape(draw, shape):
     q, k, v = draw(2, 4, 5, 16), draw(2, 4, 7, 16), draw(2, 4, 7, 16)
     agree(q, k, v, draw(*shape))
     shown = torch.rand(shape, generator=torch.Generator().manual_seed(1)) > 0.3
     agree(q, k, v, shown)
-    five = [tensor.detach().expand(3, *tensor.shape).contiguous().requires_grad_() for tensor in (q, k, v)]
+    five = [
+        tensor.detach().expand(3, *tensor.shape).contiguous().requires_grad_()
+        for tensor in (q, k, v)
+    ]
     agree(*five, shown)
 
 
@@ -150,7 +158,9 @@ def test_the_context_finds_every_name_of_torchs_function(draw, monkeypatch):
         assert len(calls) == 2
         close(module(x, x, x, need_weights=False)[0], wanted)
         assert len(calls) == 3
-        thread = threading.Thread(target=lambda: elsewhere.append(F.scaled_dot_product_attention(q, k, v)))
+        thread = threading.Thread(
+            target=lambda: elsewhere.append(F.scaled_dot_product_attention(q, k, v))
+        )
         thread.start()
         thread.join()
         assert len(calls) == 3 and len(elsewhere) == 1
@@ -165,7 +175,10 @@ def test_the_context_falls_back_only_where_it_may_and_says_so(draw):
     q = draw(1, 2, 3, 8).double()
     with sirdar.torch.sdpa(), pytest.raises(TypeError, match="float64"):
         F.scaled_dot_product_attention(q, q, q)
-    with sirdar.torch.sdpa(fallback="torch"), pytest.warns(UserWarning, match="torch's own attention"):
+    with (
+        sirdar.torch.sdpa(fallback="torch"),
+        pytest.warns(UserWarning, match="torch's own attention"),
+    ):
         assert F.scaled_dot_product_attention(q, q, q).dtype == torch.float64
     with pytest.raises(ValueError, match="fallback"):
         sirdar.torch.sdpa(fallback="silent")
@@ -174,7 +187,9 @@ def test_the_context_falls_back_only_where_it_may_and_says_so(draw):
 def test_compiled_under_the_context(draw):
     q, k, v = draw(2, 4, 5, 16), draw(2, 4, 7, 16), draw(2, 4, 7, 16)
     compiled = torch.compile(
-        lambda *qkv: F.scaled_dot_product_attention(*qkv, is_causal=True), fullgraph=True, backend="aot_eager"
+        lambda *qkv: F.scaled_dot_product_attention(*qkv, is_causal=True),
+        fullgraph=True,
+        backend="aot_eager",
     )
     with sirdar.torch.sdpa():
         out = compiled(q, k, v)

@@ -30,7 +30,9 @@ def qkv(draw):
 
 def gradients(results, inputs):
     """Of a sum in which every element of every result has a weight of its own."""
-    total = sum((r * torch.linspace(-1, 2, r.numel()).view(r.shape).to(r.dtype)).sum() for r in results)
+    total = sum(
+        (r * torch.linspace(-1, 2, r.numel()).view(r.shape).to(r.dtype)).sum() for r in results
+    )
     return torch.autograd.grad(total, inputs)
 
 
@@ -78,7 +80,10 @@ def test_ragged_batches_are_their_sequences(qkv, draw):
     for rows, keys, values in zip(q.split(lengths_q), k.split(lengths_k), v.split(lengths_k)):
         visible = shown(len(rows), len(keys), causal=True)
         parts.append(torch_formula.attention(rows[None], keys[None], values[None], visible=visible))
-    wanted = torch.cat([part[0][0] for part in parts]), torch.cat([part[1][0] for part in parts], -1)
+    wanted = (
+        torch.cat([part[0][0] for part in parts]),
+        torch.cat([part[1][0] for part in parts], -1),
+    )
     close(out, wanted[0])
     close(lse, wanted[1])
     for one, other in zip(
@@ -148,7 +153,10 @@ def test_opcheck(qkv, draw, layout):
         options["dropout_p"] = 0.25
     elif layout == "ragged":
         q, k, v = draw(5, 4, 16), draw(7, 2, 16), draw(7, 2, 8)
-        starts = torch.tensor([0, 2, 5], dtype=torch.int32), torch.tensor([0, 3, 7], dtype=torch.int32)
+        starts = (
+            torch.tensor([0, 2, 5], dtype=torch.int32),
+            torch.tensor([0, 3, 7], dtype=torch.int32),
+        )
         none[2:4] = starts
         options |= {"seqlen_q": 3, "seqlen_k": 4}
     torch.library.opcheck(_ops.forward, (q, k, v, bias, sink, tensors, *none), options)
@@ -157,7 +165,13 @@ def test_opcheck(qkv, draw, layout):
     if tensors:
         options |= {"needs_dbias": True, "needs_dsink": True, "needs_dtensors": [0]}
     inputs = [None if t is None else t.detach() for t in (out, lse, q, k, v, bias, sink)]
-    given = (torch.ones_like(out), torch.ones_like(lse), *inputs, [t.detach() for t in tensors], *none)
+    given = (
+        torch.ones_like(out),
+        torch.ones_like(lse),
+        *inputs,
+        [t.detach() for t in tensors],
+        *none,
+    )
     torch.library.opcheck(_ops.backward, given, options)
 
 
@@ -168,7 +182,12 @@ def test_compiled_whole_it_gives_the_same_bits_for_any_length(qkv, draw):
 
     compiled = torch.compile(loss, fullgraph=True, dynamic=True, backend="aot_eager")
     for seqlen in (7, 9, 12):
-        q, k, v, bias = draw(2, seqlen, 4, 16), draw(2, seqlen, 2, 16), draw(2, seqlen, 2, 8), draw(seqlen)
+        q, k, v, bias = (
+            draw(2, seqlen, 4, 16),
+            draw(2, seqlen, 2, 16),
+            draw(2, seqlen, 2, 8),
+            draw(seqlen),
+        )
         inputs = (q, k, v, bias)
         eager = torch.autograd.grad(loss(*inputs), inputs)
         for one, other in zip(torch.autograd.grad(compiled(*inputs), inputs), eager, strict=True):
@@ -185,7 +204,12 @@ def test_autocast_converts_as_it_does_for_torchs_own(qkv):
 
 
 def test_vmap_and_its_gradients_are_loops(draw):
-    q, k, v, bias = draw(3, 2, 5, 4, 16), draw(2, 7, 2, 16), draw(3, 2, 7, 2, 8), draw(3, 1, 4, 5, 7)
+    q, k, v, bias = (
+        draw(3, 2, 5, 4, 16),
+        draw(2, 7, 2, 16),
+        draw(3, 2, 7, 2, 8),
+        draw(3, 1, 4, 5, 7),
+    )
 
     def loss(q, k, v, bias):
         return sirdar.torch.attention(q, k, v, bias=bias, causal=True).sin().sum()
@@ -208,7 +232,9 @@ def test_what_differentiation_cannot_do_is_refused(qkv):
         torch.func.vmap(lambda q: sirdar.torch.attention(q, k, v, dropout_p=0.5))(q[None])
     with pytest.raises(NotImplementedError, match="tensors"):
         torch.func.vmap(
-            lambda q: sirdar.torch.attention(q, k, v, score_mod="score * t[0]", tensors={"t": torch.ones(1)})
+            lambda q: sirdar.torch.attention(
+                q, k, v, score_mod="score * t[0]", tensors={"t": torch.ones(1)}
+            )
         )(q[None])
 
 
@@ -218,17 +244,41 @@ def test_bad_input_is_refused_with_a_sentence(qkv):
     table = torch.zeros(2, 1, dtype=torch.int32)
     cases = [
         (TypeError, "q: a ndarray", lambda: sirdar.torch.attention(q.detach().numpy(), k, v)),
-        (NotImplementedError, "k: is a torch.sparse_coo", lambda: sirdar.torch.attention(q, k.detach().to_sparse(), v)),
-        (NotImplementedError, "v: is a nested", lambda: sirdar.torch.attention(q, k, torch.nested.nested_tensor([v[0]]))),
-        (NotImplementedError, "q: lies on the meta", lambda: sirdar.torch.attention(q.to("meta"), k, v)),
+        (
+            NotImplementedError,
+            "k: is a torch.sparse_coo",
+            lambda: sirdar.torch.attention(q, k.detach().to_sparse(), v),
+        ),
+        (
+            NotImplementedError,
+            "v: is a nested",
+            lambda: sirdar.torch.attention(q, k, torch.nested.nested_tensor([v[0]])),
+        ),
+        (
+            NotImplementedError,
+            "q: lies on the meta",
+            lambda: sirdar.torch.attention(q.to("meta"), k, v),
+        ),
         (ValueError, "have dtypes", lambda: sirdar.torch.attention(q, k, v.bfloat16())),
         (TypeError, "float64", lambda: sirdar.torch.attention(q.double(), k.double(), v.double())),
-        (ValueError, "alibi: requires a gradient", lambda: sirdar.torch.attention(q, k, v, alibi=slopes)),
-        (ValueError, "bias: has 5 axes", lambda: sirdar.torch.attention(q, k, v, bias=torch.zeros(1, 1, 1, 1, 7))),
+        (
+            ValueError,
+            "alibi: requires a gradient",
+            lambda: sirdar.torch.attention(q, k, v, alibi=slopes),
+        ),
+        (
+            ValueError,
+            "bias: has 5 axes",
+            lambda: sirdar.torch.attention(q, k, v, bias=torch.zeros(1, 1, 1, 1, 7)),
+        ),
         (ValueError, "head", lambda: sirdar.torch.attention(q, k[:, :, :, :8], v)),
         (ValueError, "rank", lambda: sirdar.torch.attention(q[0], k, v)),
         (ValueError, "dropout_p", lambda: sirdar.torch.attention(q, k, v, dropout_p=1.5)),
-        (NotImplementedError, "page_table", lambda: sirdar.torch.attention(q, k, v, page_table=table)),
+        (
+            NotImplementedError,
+            "page_table",
+            lambda: sirdar.torch.attention(q, k, v, page_table=table),
+        ),
         (TypeError, "nonsense", lambda: sirdar.torch.backward(q, q, k, v, q, q, nonsense=1)),
     ]
     for kind, words, call in cases:
@@ -247,7 +297,14 @@ def test_torchs_own_threads_compute(qkv):
         results.append(sirdar.torch.attention(q, k, v))
     torch.set_num_threads(before)
     assert torch.equal(*results)
-    assert (sirdar.torch.attention(q, k, v) - torch.from_numpy(sirdar.attention(q.numpy(), k.numpy(), v.numpy()))).eq(0).all()
+    assert (
+        (
+            sirdar.torch.attention(q, k, v)
+            - torch.from_numpy(sirdar.attention(q.numpy(), k.numpy(), v.numpy()))
+        )
+        .eq(0)
+        .all()
+    )
 
 
 def test_a_forked_child_computes():

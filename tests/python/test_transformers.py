@@ -20,7 +20,11 @@ CONFIGURATIONS = {
         **GROUPED, head_dim=16, use_sliding_window=True, sliding_window=4, max_window_layers=1
     ),
     "gemma": lambda: transformers.Gemma2Config(
-        **GROUPED, head_dim=16, sliding_window=4, attn_logit_softcapping=5.0, query_pre_attn_scalar=16
+        **GROUPED,
+        head_dim=16,
+        sliding_window=4,
+        attn_logit_softcapping=5.0,
+        query_pre_attn_scalar=16,
     ),
     "gpt-oss": lambda: transformers.GptOssConfig(
         **GROUPED, head_dim=16, sliding_window=4, num_local_experts=2, num_experts_per_tok=2
@@ -77,7 +81,9 @@ def test_decoders_padded_and_trained(name):
     ids, shown = tokens(3, 9), torch.ones(3, 9, dtype=torch.long)
     shown[0, :3] = 0  # padded on the left
     shown[1, 7:] = 0  # and on the right
-    before = torch.nn.functional.pad(shown[:, :-1], (1, 0))  # a label is predicted by the token before
+    before = torch.nn.functional.pad(
+        shown[:, :-1], (1, 0)
+    )  # a label is predicted by the token before
     labels = ids.masked_fill((shown & before) == 0, -100)
     results = [model(ids, attention_mask=shown, labels=labels) for model in (eager, ours)]
     same(results[0].logits, results[1].logits, shown.bool())
@@ -90,7 +96,9 @@ def test_decoders_packed(name):
     eager, ours = pair(CONFIGURATIONS[name]())
     ids = tokens(1, 11)
     positions = torch.tensor([[0, 1, 2, 3, 4, 5, 0, 1, 2, 0, 1]])
-    results = [model.eval()(ids, position_ids=positions, use_cache=False).logits for model in (eager, ours)]
+    results = [
+        model.eval()(ids, position_ids=positions, use_cache=False).logits for model in (eager, ours)
+    ]
     same(*results)
     if name != "gpt-oss":  # whose masks are made without positions, in eager too
         same(results[1][:, 6:9], ours(ids[:, 6:9]).logits)
@@ -125,7 +133,9 @@ def test_decoders_generate(name, cache):
 
 
 def test_bert():
-    config = transformers.BertConfig(**SMALL, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    config = transformers.BertConfig(
+        **SMALL, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+    )
     eager, ours = pair(config, transformers.AutoModel)
     eager.train(), ours.train()
     ids, shown = tokens(3, 9), torch.ones(3, 9, dtype=torch.long)
@@ -156,7 +166,10 @@ def test_t5_with_its_learned_position_bias():
     eager, ours = pair(config, transformers.AutoModelForSeq2SeqLM)
     ids, shown = tokens(2, 9), torch.ones(2, 9, dtype=torch.long)
     shown[0, 6:] = 0
-    results = [model(input_ids=ids, attention_mask=shown, labels=ids[:, :5].contiguous()) for model in (eager, ours)]
+    results = [
+        model(input_ids=ids, attention_mask=shown, labels=ids[:, :5].contiguous())
+        for model in (eager, ours)
+    ]
     same(results[0].logits, results[1].logits)
     same_gradients(eager, ours, results[0].loss, results[1].loss)
 

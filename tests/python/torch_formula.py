@@ -17,12 +17,16 @@ def shown(seqlen_q, seqlen_k, causal=False, left=None, right=None, shift=None):
     return visible
 
 
-def attention(q, k, v, *, scale=None, softcap=0.0, bias=None, mod=None, visible=None, sink=None, factor=None):
+def attention(
+    q, k, v, *, scale=None, softcap=0.0, bias=None, mod=None, visible=None, sink=None, factor=None
+):
     """(out, lse); q [batch, seqlen_q, heads, dim]; mod: a function of the scores [batch, heads, seqlen_q,
     seqlen_k]; factor: what dropout multiplies the weights by. Inputs of any dtype, results in float64."""
     q, k, v = q.double(), k.double(), v.double()
     k, v = (x.repeat_interleave(q.shape[2] // k.shape[2], dim=2) for x in (k, v))
-    scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * (
+        q.shape[-1] ** -0.5 if scale is None else scale
+    )
     if softcap:
         scores = softcap * torch.tanh(scores / softcap)
     if bias is not None:
@@ -33,7 +37,9 @@ def attention(q, k, v, *, scale=None, softcap=0.0, bias=None, mod=None, visible=
         scores = scores.masked_fill(~visible, -torch.inf)
     terms = scores
     if sink is not None:
-        terms = torch.cat([scores, sink.double()[:, None, None].expand(*scores.shape[:3], 1)], dim=-1)
+        terms = torch.cat(
+            [scores, sink.double()[:, None, None].expand(*scores.shape[:3], 1)], dim=-1
+        )
     empty = (terms == -torch.inf).all(-1)
     lse = torch.where(empty, 0, torch.logsumexp(terms.masked_fill(empty[..., None], 0), -1))
     weights = torch.exp(scores - lse[..., None])

@@ -92,7 +92,9 @@ def with_kvcache(
         raise ValueError("rotary_cos: is given without k; new keys are what it turns.")
     if k is not None:
         if lengths is None:
-            raise ValueError("cache_seqlens: is needed where k and v are appended; pass the lengths.")
+            raise ValueError(
+                "cache_seqlens: is needed where k and v are appended; pass the lengths."
+            )
         capacity = k_cache.shape[1] * (1 if page_table is None else page_table.shape[1])
         _check_room(lengths, k.shape[1], capacity, page_table)
         start = lengths.long()[:, None]
@@ -103,7 +105,11 @@ def with_kvcache(
             k = rotate(k, rotary_cos, rotary_sin, at, rotary_interleaved)
             # Without a causal mask or a window every query stands at the end of the cache.
             step = torch.arange(q.shape[1], device=device)
-            at = turned + (step if causal or any(side is not None for side in window.values()) else torch.zeros_like(step))
+            at = turned + (
+                step
+                if causal or any(side is not None for side in window.values())
+                else torch.zeros_like(step)
+            )
             q = rotate(q, rotary_cos, rotary_sin, at, rotary_interleaved)
         _append(k_cache, k, rows, positions, page_table)
         _append(v_cache, v, rows, positions, page_table)
@@ -115,7 +121,10 @@ def with_kvcache(
         if lengths is None:
             lengths = torch.full((batch,), k_cache.shape[1], dtype=torch.int32, device=device)
     if cache_leftpad is not None:
-        arguments = {"mask_mod": "k >= leftpad[b]", "tensors": {"leftpad": cache_leftpad.to(torch.int32)}}
+        arguments = {
+            "mask_mod": "k >= leftpad[b]",
+            "tensors": {"leftpad": cache_leftpad.to(torch.int32)},
+        }
     return attention(
         q, k_cache, v_cache, softmax_scale=softmax_scale, causal=causal, chunk_size=chunk_size,
         softcap=softcap, alibi=alibi_slopes, sink=sink, page_table=page_table,

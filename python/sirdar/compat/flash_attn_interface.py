@@ -13,7 +13,11 @@ from ..torch import backward as _backward_pass
 def _refuse(qv, q_descale, k_descale, v_descale):
     if qv is not None:
         refuse("qv", "concatenate q with qv and k with v along head_dim, up to 512 columns")
-    for name, given in (("q_descale", q_descale), ("k_descale", k_descale), ("v_descale", v_descale)):
+    for name, given in (
+        ("q_descale", q_descale),
+        ("k_descale", k_descale),
+        ("v_descale", v_descale),
+    ):
         if given is not None:
             refuse(name, "multiply softmax_scale and the output by it, or convert to bfloat16")
 
@@ -145,7 +149,11 @@ def flash_attn_combine(out_partial, lse_partial, out=None, out_dtype=None):
     """Merges results over disjoint keys: out_partial fp32 [splits, batch, seqlen, heads, dim], lse_partial
     fp32 [splits, batch, seqlen, heads]. Returns out [batch, seqlen, heads, dim] in out_dtype (fp32), and
     lse [batch, seqlen, heads]."""
-    if out_partial.dim() != 5 or lse_partial.dim() != 4 or out_partial.shape[:4] != lse_partial.shape:
+    if (
+        out_partial.dim() != 5
+        or lse_partial.dim() != 4
+        or out_partial.shape[:4] != lse_partial.shape
+    ):
         raise ValueError(
             f"out_partial, lse_partial: are {tuple(out_partial.shape)} and {tuple(lse_partial.shape)}; "
             "[splits, batch, seqlen, heads, dim] and [splits, batch, seqlen, heads] are needed."
@@ -194,7 +202,9 @@ def flash_attn_with_kvcache(
     Returns out, or (out, lse)."""
     _refuse(qv, q_descale, k_descale, v_descale)
     if cu_seqlens_q is not None or cu_seqlens_k_new is not None:
-        refuse("cu_seqlens_q, cu_seqlens_k_new", "pad the new tokens, or call flash_attn_varlen_func")
+        refuse(
+            "cu_seqlens_q, cu_seqlens_k_new", "pad the new tokens, or call flash_attn_varlen_func"
+        )
     out, lse = with_kvcache(
         q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, rotary_interleaved, rotary_seqlens,
         cache_seqlens, cache_batch_idx, cache_leftpad, page_table, softmax_scale, causal, window_size,

@@ -260,7 +260,9 @@ def backward(
         raise ValueError(
             "dropout_rng: is None and dropout_p is not 0; pass the forward pass's seed and offset."
         )
-    expression = _core.expression(*(given.pop(n) for n in ("score_mod", "mask_mod", "tensors", "scalars")))
+    expression = _core.expression(
+        *(given.pop(n) for n in ("score_mod", "mask_mod", "tensors", "scalars"))
+    )
     inputs, plain = _prepared(q, k, v, expression, [given.pop(name) for name in _core.INPUTS])
     inputs.append(given.pop("dropout_rng"))
     run = _core.backward if plain and _eager.is_plain() else _ops.backward

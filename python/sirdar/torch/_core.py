@@ -23,7 +23,9 @@ class Expression(_Fields):
     __slots__ = ()
 
     def options(self):
-        return {name: value for name, value in self._asdict().items() if value and name != "tensors"}
+        return {
+            name: value for name, value in self._asdict().items() if value and name != "tensors"
+        }
 
 
 NO_EXPRESSION = Expression("", "", "", (), "", ())
@@ -33,7 +35,9 @@ def expression(score_mod, mask_mod, tensors, scalars):
     """The Expression of texts, or of functions, which are traced."""
     if score_mod is None and mask_mod is None and not tensors and not scalars:
         return NO_EXPRESSION
-    score_mod, mask_mod, tensors, scalars = _functions._traced(score_mod, mask_mod, tensors, scalars)
+    score_mod, mask_mod, tensors, scalars = _functions._traced(
+        score_mod, mask_mod, tensors, scalars
+    )
     tensors, scalars = tensors or {}, scalars or {}
     return Expression(
         score_mod or "", mask_mod or "", ",".join(tensors), tuple(tensors.values()), ",".join(scalars),

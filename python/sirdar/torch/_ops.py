@@ -102,7 +102,9 @@ def _save(ctx, inputs, keyword_only_inputs, output):
     out, lse, max_logit = output
     q, k, v, bias, sink, tensors, *others = inputs
     ctx.save_for_backward(out, lse, q, k, v, bias, sink, *others, *tensors)
-    ctx.options = {name: value for name, value in keyword_only_inputs.items() if name != "max_logit"}
+    ctx.options = {
+        name: value for name, value in keyword_only_inputs.items() if name != "max_logit"
+    }
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(max_logit)
 

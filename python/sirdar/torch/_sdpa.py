@@ -76,7 +76,10 @@ def _mask_arguments(attn_mask, is_causal, query, leading):
         )
     variant = getattr(attn_mask, "variant", None)  # torch.nn.attention.bias.CausalBias
     if variant is not None:
-        return {"causal": True, "alignment": "top_left" if variant.name == "UPPER_LEFT" else "bottom_right"}
+        return {
+            "causal": True,
+            "alignment": "top_left" if variant.name == "UPPER_LEFT" else "bottom_right",
+        }
     check_tensor("attn_mask", attn_mask, query.device)
     axes = _four_axes_of_mask(attn_mask, leading)
     if attn_mask.dtype == torch.bool:

@@ -100,9 +100,7 @@ def backward(call, size, dims, inputs, options):
         )
     batch, needs_dbias = _batch_of(inputs[4], dims[4]), options.get("needs_dbias", False)
     folded = [None if t is None else _fold(t, dim, size) for t, dim in zip(inputs[:7], dims)]
-    grads = list(
-        call(*folded, *_fold_inputs(size, batch, values, places, needs_dbias), **options)
-    )
+    grads = list(call(*folded, *_fold_inputs(size, batch, values, places, needs_dbias), **options))
     grads = [grad.unflatten(0, (size, batch)) for grad in grads]
     if needs_dbias and _batch_of(values["bias"], places["bias"]) == 1:
         grads[3] = grads[3].sum(1, keepdim=True)

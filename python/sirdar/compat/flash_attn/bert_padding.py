@@ -32,4 +32,6 @@ def unpad_input(hidden_states, attention_mask, unused_mask=None):
 
 def pad_input(hidden_states, indices, batch, seqlen):
     """The inverse: tokens [total, ...] to [batch, seqlen, ...], zeros where there is none."""
-    return index_put_first_axis(hidden_states, indices, batch * seqlen).unflatten(0, (batch, seqlen))
+    return index_put_first_axis(hidden_states, indices, batch * seqlen).unflatten(
+        0, (batch, seqlen)
+    )

@@ -57,7 +57,9 @@ def flash_attn_func(
     [batch, num_heads_q]. Returns out, with return_attn_probs (out, lse, S_dmask): lse fp32 [batch,
     num_heads_q, seqlen_q], S_dmask empty without dropout.
     """
-    options = _options(dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic)
+    options = _options(
+        dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic
+    )
     return _dense(q, k, v, options, return_attn_probs)
 
 
@@ -75,7 +77,9 @@ def flash_attn_kvpacked_func(
 ):
     """flash_attn_func with kv [batch, seqlen_k, 2, num_heads_kv, head_dim]."""
     check_packed("kv", kv, -3, 2, "[batch, seqlen_k, 2, num_heads_kv, head_dim]")
-    options = _options(dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic)
+    options = _options(
+        dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic
+    )
     return _dense(q, *kv.unbind(-3), options, return_attn_probs)
 
 
@@ -92,7 +96,9 @@ def flash_attn_qkvpacked_func(
 ):
     """flash_attn_func with qkv [batch, seqlen, 3, num_heads, head_dim]."""
     check_packed("qkv", qkv, -3, 3, "[batch, seqlen, 3, num_heads, head_dim]")
-    options = _options(dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic)
+    options = _options(
+        dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic
+    )
     return _dense(*qkv.unbind(-3), options, return_attn_probs)
 
 
@@ -138,7 +144,9 @@ def flash_attn_varlen_func(
     head_dim], cu_seqlens [batch + 1] int32. With block_table [batch, max_pages] int32, k and v are pages
     [num_pages, page_size, num_heads_kv, head_dim] of any size and cu_seqlens_k says how many keys each
     sequence has. lse is [num_heads_q, total_q]."""
-    options = _options(dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic)
+    options = _options(
+        dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic
+    )
     return _ragged(
         q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, options, return_attn_probs,
         block_table,
@@ -163,7 +171,9 @@ def flash_attn_varlen_kvpacked_func(
 ):
     """flash_attn_varlen_func with kv [total_k, 2, num_heads_kv, head_dim]."""
     check_packed("kv", kv, -3, 2, "[total_k, 2, num_heads_kv, head_dim]")
-    options = _options(dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic)
+    options = _options(
+        dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic
+    )
     return _ragged(
         q, *kv.unbind(-3), cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, options,
         return_attn_probs,
@@ -185,7 +195,9 @@ def flash_attn_varlen_qkvpacked_func(
 ):
     """flash_attn_varlen_func with qkv [total, 3, num_heads, head_dim]."""
     check_packed("qkv", qkv, -3, 3, "[total, 3, num_heads, head_dim]")
-    options = _options(dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic)
+    options = _options(
+        dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic
+    )
     return _ragged(
         *qkv.unbind(-3), cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, options, return_attn_probs
     )
@@ -266,7 +278,14 @@ def _flash_attn_varlen_forward(
         weights = q.new_empty(0)
         if return_softmax and rng is not None:
             weights = signed_weights(
-                q, k, rng, options, cu_seqlens_q, cu_seqlens_k, whole(max_seqlen_q), whole(max_seqlen_k)
+                q,
+                k,
+                rng,
+                options,
+                cu_seqlens_q,
+                cu_seqlens_k,
+                whole(max_seqlen_q),
+                whole(max_seqlen_k),
             )
     return out, lse, weights, torch.zeros(2, dtype=torch.int64) if rng is None else rng
 
@@ -290,7 +309,9 @@ def _flash_attn_backward(
 ):  # fmt: skip
     """Writes dq, dk, dv (each may be None) and returns softmax_d."""
     window = (window_size_left, window_size_right)
-    options = _options(dropout_p, softmax_scale, causal, window, softcap, alibi_slopes, deterministic)
+    options = _options(
+        dropout_p, softmax_scale, causal, window, softcap, alibi_slopes, deterministic
+    )
     with torch.no_grad():
         made = backward(
             dout, q, k, v, out, softmax_lse, dropout_rng=_rng_for(dropout_p, rng_state), **options
@@ -305,7 +326,9 @@ def _flash_attn_varlen_backward(
 ):  # fmt: skip
     """As _flash_attn_backward, for sequences end to end."""
     window = (window_size_left, window_size_right)
-    options = _options(dropout_p, softmax_scale, causal, window, softcap, alibi_slopes, deterministic)
+    options = _options(
+        dropout_p, softmax_scale, causal, window, softcap, alibi_slopes, deterministic
+    )
     with torch.no_grad():
         made = backward(
             dout, q, k, v, out, softmax_lse, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
