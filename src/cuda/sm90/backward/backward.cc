@@ -100,7 +100,7 @@ KernelSource source_of(const BackwardConfig& config) {
   source.entry = entry_name(config);
   source.threads = kBackwardThreads;
   source.shared_bytes = shared_bytes(config);
-  source.spill_bytes_known = is_wide(config) ? 8 : 0;
+  source.spill_bytes_known = is_wide(config) ? 16 : 0;
   return source;
 }
 

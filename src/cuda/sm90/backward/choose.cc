@@ -10,14 +10,25 @@
 namespace sirdar::sm90 {
 namespace {
 
+// Stages and slots are measured rows (README.md): more slots let more of dQ be on its way where
+// it waits for its turn. False, and nothing set, where they do not fit.
+bool set_rings(BackwardConfig& config, int stages_q, int stages_dout, int num_ds, int slots) {
+  BackwardConfig other = config;
+  other.num_stages_q = stages_q;
+  other.num_stages_dout = stages_dout;
+  other.num_ds = num_ds;
+  other.num_slots = slots;
+  if (!is_valid(other)) return false;
+  config = other;
+  return true;
+}
+
 // As much of everything as there is room for.
 void shape_wide(BackwardConfig& config) {
-  for (const auto& [stages, num_ds, slots] :
-       {std::array{3, 2, 2}, {2, 2, 2}, {2, 1, 2}, {2, 1, 1}}) {
-    config.num_stages_q = config.num_stages_dout = stages;
-    config.num_ds = num_ds;
-    config.num_slots = slots;
-    if (is_valid(config)) return;
+  for (const auto& [stages_q, stages_dout, num_ds, slots] :
+       {std::array{3, 3, 2, 2}, {2, 2, 2, 2}, {2, 2, 1, 2}, {2, 1, 2, 2}, {2, 2, 1, 1}}) {
+    const bool is_measured = stages_q == stages_dout || config.mask == MaskForm::full;
+    if (is_measured && set_rings(config, stages_q, stages_dout, num_ds, slots)) return;
   }
 }
 
@@ -34,8 +45,12 @@ BackwardConfig choose_backward_config(const Problem& problem) {
   if (std::max(config.head_dim, config.head_dim_v) <= 64) {
     config.block_m = 128;
     config.num_stages_dout = 2;
+    if (config.is_deterministic && config.mask != MaskForm::full) set_rings(config, 2, 2, 1, 4);
+  } else if (is_wide(config)) {
+    shape_wide(config);
+  } else if (config.is_deterministic) {
+    set_rings(config, 2, 2, 2, 4);
   }
-  if (is_wide(config)) shape_wide(config);
   return config;
 }
 

@@ -81,7 +81,8 @@ struct ValueGradient : KeyRows<config> {
       ptx::mbarrier_wait(s.k_full(), parity);
       parity ^= 1;
       walk(block);
-      ptx::barrier_sync(3, 256);  // nobody reads V any more
+      ptx::barrier_arrive(4, 256);  // K is not read here any more
+      ptx::barrier_sync(3, 256);    // nobody reads V any more
       this->template store<kWidthV>(dv, 1.0f, s.v(),
                                     {params.dv, params.dv_rows, config.head_dim_v, 1}, block);
       this->give_back_keys();
@@ -169,7 +170,8 @@ struct WideKeyGradient : KeyRows<config> {
       ptx::mbarrier_wait(s.v_full(), parity);
       parity ^= 1;
       walk(block);
-      ptx::barrier_sync(3, 256);  // nobody reads K any more
+      ptx::barrier_arrive(3, 256);  // V is not read here any more
+      ptx::barrier_sync(4, 256);    // nobody reads K any more
       this->template store<kWidth>(dk, params.scale, s.k(),
                                    {params.dk, params.dk_rows, config.head_dim, 2}, block);
       this->give_back_keys();
