@@ -23,8 +23,8 @@ using CuFunction = struct CuFunctionObject*;
 // Values of the driver's enumerations that are used.
 namespace attribute {
 inline constexpr int kNumSms = 16, kL2Bytes = 38, kMajor = 75, kMinor = 76,
-                     kSmemOptin = 97;                           // of a device
-inline constexpr int kMaxDynamicShared = 8;                     // of a kernel
+                     kSmemOptin = 97;                                             // of a device
+inline constexpr int kMaxDynamicShared = 8;                                       // of a kernel
 inline constexpr int kCooperative = 2, kClusterDimension = 4, kProgrammatic = 6;  // of a launch
 }  // namespace attribute
 

@@ -100,9 +100,7 @@ void expect_noticed(const std::string& name, const std::string& problem) {
   EXPECT_GT(result.planted, 30);
 }
 
-TEST(PlantedBackward, Causal) {
-  expect_noticed("causal", "bwd b1 s256 hq2 hkv1 d64 bf16 causal");
-}
+TEST(PlantedBackward, Causal) { expect_noticed("causal", "bwd b1 s256 hq2 hkv1 d64 bf16 causal"); }
 
 }  // namespace
 }  // namespace sirdar::emulator_tests
