@@ -56,9 +56,7 @@ def _known_plan(op, key, layouts, values, tensors, scalars, like):
     device = layouts["q"].device
     known = _Known(_plan.create(problem, device, options, declared, scalars), layouts)
     if key is not None:
-        if len(_plans) >= _MAX_PLANS:
-            _plans.clear()
-        _plans[key] = known
+        _tensor.remember(_plans, key, known, _MAX_PLANS)
     return known
 
 

@@ -104,6 +104,17 @@ class Plan:
         if handle:
             self._library.sirdar_plan_destroy(handle)
 
+    def __copy__(self):
+        return self  # nothing about a plan changes
+
+    def __deepcopy__(self, known):
+        return self
+
+    def __reduce__(self):
+        raise TypeError(
+            "plan: it lives in this process's memory and cannot be pickled; make it again with sirdar.plan()."
+        )
+
     def __repr__(self):
         return f"<sirdar.Plan {self._name} on {self.device}>"
 

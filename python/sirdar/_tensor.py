@@ -72,11 +72,26 @@ def _in_elements(name, byte_strides, item_bytes):
     return tuple(stride // item_bytes for stride in byte_strides)
 
 
-def remember(layouts, key, layout):
-    if len(layouts) >= _MAX_LAYOUTS:
-        layouts.clear()
-    layouts[key] = layout
-    return layout
+def remember(known, key, value, most=_MAX_LAYOUTS):
+    """known[key] = value; the oldest make room."""
+    while len(known) >= most:
+        try:
+            known.pop(next(iter(known)), None)
+        except (RuntimeError, StopIteration):  # another thread changed it in between
+            continue
+    known[key] = value
+    return value
+
+
+_shared = {}
+
+
+def _shared_layout(name, code, shape, strides, device):
+    """The one Layout of such arrays, for kinds that keep none by a description of the framework's own:
+    what is kept by Layouts asks whether they are the same object."""
+    key = (code, tuple(shape), tuple(strides), device)
+    known = _shared.get(key)
+    return known or remember(_shared, key, _checked(name, code, shape, strides, device))
 
 
 class NumpyKind:
@@ -314,7 +329,7 @@ class CupyKind(_NoShortWay):
         if code is None:
             raise _refuse_dtype(name, array.dtype)
         strides = _in_elements(name, array.strides, array.itemsize)
-        layout = _checked(name, code, array.shape, strides, f"cuda:{array.device.id}")
+        layout = _shared_layout(name, code, array.shape, strides, f"cuda:{array.device.id}")
         return array.data.ptr, layout, array
 
     def check_writable(self, array, name):
@@ -398,7 +413,7 @@ def _read_dlpack(array, name):
     # The capsule owns the memory until it goes.
     return (
         (tensor.data or 0) + tensor.byte_offset,
-        _checked(name, code, shape, strides, device),
+        _shared_layout(name, code, shape, strides, device),
         capsule,
     )
 

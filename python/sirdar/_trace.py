@@ -1,11 +1,16 @@
 """From a Python function to the text of an expression, with the arrays and numbers that it reads."""
 
 import builtins
+import dis
 import functools
 import inspect
+import math
 import threading
 import types
+from typing import NamedTuple
 
+from . import expressions
+from ._tensor import remember
 from .expressions import BOOL, FP32, INT, Value, value_of
 
 _POSITIONAL = {
@@ -17,6 +22,15 @@ _RESERVED = {
     *_TYPES, "true", "false", "inf", "min", "max", "abs", "floor", "exp", "exp2", "log", "tanh", "sigmoid", "sqrt",
 }  # fmt: skip
 _FOREIGN = ("sirdar", "numpy", "torch", "jax", "cupy", "math", "functools", "builtins")
+# Attributes that give the same at every call; a function that reads others is traced at each.
+_STEADY = frozenset(
+    (*expressions._FUNCTIONS, *dir(expressions), *dir(math), "expressions", "shape", "ndim", "newaxis",
+     "float32", "float64", "int32", "int64", "bool_", "finfo", "iinfo")
+)  # fmt: skip
+# Through these a function reaches what its code does not name.
+_UNSTEADY = frozenset(
+    ("globals", "locals", "vars", "eval", "exec", "getattr", "open", "__import__")
+)
 _MAX_TRACES = 256
 _current = threading.local()
 _traces = {}
@@ -156,6 +170,32 @@ def _is_numpy_scalar(value):
     )
 
 
+class _Names(NamedTuple):
+    """What a code and the codes within it name: lambdas and comprehensions read globals of their own."""
+
+    globals: tuple
+    is_steady: bool  # nothing else decides what the function gives
+
+
+@functools.lru_cache(maxsize=_MAX_TRACES)
+def _names_of(code):
+    names, is_steady = {}, True
+    for one in dis.get_instructions(code):
+        if one.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            names[one.argval] = None
+            is_steady = is_steady and one.argval not in _UNSTEADY
+        elif one.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            is_steady = is_steady and one.argval in _STEADY
+        elif one.opname.startswith(("IMPORT_", "LOAD_SUPER", "STORE_GLOBAL", "STORE_ATTR")):
+            is_steady = False
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            more = _names_of(inner)
+            names.update(dict.fromkeys(more.globals))
+            is_steady = is_steady and more.is_steady
+    return _Names(tuple(names), is_steady)
+
+
 def _captured(function):
     """(name, value) of everything that a function reaches from outside of its parameters."""
     code = function.__code__
@@ -164,7 +204,7 @@ def _captured(function):
             yield name, cell.cell_contents
         except ValueError:  # not assigned yet
             continue
-    for name in code.co_names:
+    for name in _names_of(code).globals:
         if name in function.__globals__:
             yield name, function.__globals__[name]
 
@@ -193,7 +233,7 @@ class _Binder:
         code = function.__code__
         scope = dict(function.__globals__)
         named = {**self.reads.given, **self.reads.scalars}
-        for name in code.co_names:
+        for name in _names_of(code).globals:
             if name in scope or (name in named and not hasattr(builtins, name)):
                 scope[name] = self.stand_in(name, scope.get(name))
         cells = tuple(types.CellType() for _ in code.co_freevars)
@@ -289,61 +329,82 @@ def _run(role, function, reads):
     return value.text
 
 
+def _steady_key(value):
+    """What is equal for values that a trace takes alike, or None where that cannot be told."""
+    kind = type(value)
+    if kind in (int, bool, str, type(None)):
+        return (kind, value)
+    if kind is float:
+        return (kind, repr(value))  # 0.0 and -0.0 are equal and not the same
+    if isinstance(value, types.ModuleType):
+        return value if value.__name__.partition(".")[0] in _FOREIGN else None
+    if kind is types.BuiltinFunctionType:  # a method of an object reads the object
+        is_free = value.__self__ is None or isinstance(value.__self__, types.ModuleType)
+        return (
+            value if is_free and not _is_users(value) and value.__name__ not in _UNSTEADY else None
+        )
+    if kind is types.FunctionType and not _is_users(value) and not value.__closure__:
+        return value
+    return None
+
+
+def _described(array):
+    return (str(array.dtype), tuple(array.shape))
+
+
 def _key_of(function, tensors, scalars):
     """Equal for calls whose text is the same, or None where that cannot be told; and the arrays found."""
     if function is None or isinstance(function, str):
         return function, ()
-    if type(function) is not types.FunctionType:
+    if type(function) is not types.FunctionType or not _names_of(function.__code__).is_steady:
         return None, ()
     parts, arrays = [function.__code__], []
     defaults = zip(_default_names(function), function.__defaults__ or ())
     for name, value in (*_captured(function), *defaults, *(function.__kwdefaults__ or {}).items()):
         if name in scalars or name in tensors:
             parts.append(name)
-        elif type(value) in (
-            int,
-            float,
-            bool,
-            str,
-            type(None),
-            types.ModuleType,
-            types.BuiltinFunctionType,
-        ):
-            parts.append((name, type(value), value))
         elif _is_array(value):
-            parts.append((name, str(value.dtype), tuple(value.shape) == (), len(value.shape)))
+            parts.append((name, _described(value)))
             arrays.append((name, value))
-        elif isinstance(value, types.FunctionType) and not _is_users(value):
-            parts.append((name, value))
         else:
-            return None, ()
+            part = _steady_key(value)
+            if part is None:
+                return None, ()
+            parts.append((name, part))
     return tuple(parts), arrays
+
+
+def _key_of_call(functions, tensors, scalars):
+    """(key, arrays found) of both functions as _key_of gives them for one."""
+    keys = [_key_of(function, tensors, scalars) for function in functions]
+    if any(part is None and function is not None for (part, _), function in zip(keys, functions)):
+        return None, ()
+    arrays = [*keys[0][1], *keys[1][1]]
+    # Which of the captured arrays are one and the same, or a given one, decides their names.
+    ids = [id(array) for _, array in arrays]
+    same = tuple(ids.index(one) for one in ids)
+    names = {id(array): name for name, array in tensors.items()}
+    try:
+        given = tuple((name, _described(array)) for name, array in tensors.items())
+        key = (keys[0][0], keys[1][0], same, given, tuple(map(names.get, ids)), tuple(scalars))
+        hash(key)
+    except (AttributeError, TypeError):  # what is no array, or a shape that is not known yet
+        return None, ()
+    return key, arrays
 
 
 def traced(score_mod, mask_mod, tensors, scalars):
     """(score_mod, mask_mod, tensors, scalars) with the functions as texts and the arrays they reach added."""
     tensors, scalars = tensors or {}, scalars or {}
-    keys = [_key_of(function, tensors, scalars) for function in (score_mod, mask_mod)]
-    key = None
-    if all(
-        part is not None or function is None
-        for (part, _), function in zip(keys, (score_mod, mask_mod))
-    ):
-        arrays = [*keys[0][1], *keys[1][1]]
-        # Which of the captured arrays are one and the same decides their names.
-        same = tuple([id(other) for _, other in arrays].index(id(one)) for _, one in arrays)
-        given = tuple((name, str(array.dtype), len(array.shape)) for name, array in tensors.items()
-                      if hasattr(array, "dtype"))  # fmt: skip
-        is_given = tuple(id(one) in {id(array) for array in tensors.values()} for _, one in arrays)
-        key = (keys[0][0], keys[1][0], same, given, is_given, tuple(scalars))
-        known = _traces.get(key)
-        if known is not None:
-            texts, places = known
-            found = {}
-            for name, place in places:
-                array = arrays[place][1]
-                found[name] = array.reshape(1) if len(array.shape) == 0 else array
-            return (*texts, {**tensors, **found} or None, scalars or None)
+    key, arrays = _key_of_call((score_mod, mask_mod), tensors, scalars)
+    known = None if key is None else _traces.get(key)
+    if known is not None:
+        texts, places = known
+        found = {}
+        for name, place in places:
+            array = arrays[place][1]
+            found[name] = array.reshape(1) if len(array.shape) == 0 else array
+        return (*texts, {**tensors, **found} or None, scalars or None)
     reads = Reads(tensors, scalars)
     texts = tuple(
         None if function is None else _run(role, function, reads)
@@ -352,10 +413,6 @@ def traced(score_mod, mask_mod, tensors, scalars):
     if key is not None:
         positions = {id(array): place for place, (_, array) in reversed(list(enumerate(arrays)))}
         if all(id(array) in positions for array in reads.found.values()):
-            if len(_traces) >= _MAX_TRACES:
-                _traces.clear()
-            _traces[key] = (
-                texts,
-                [(name, positions[id(array)]) for name, array in reads.found.items()],
-            )
+            places = [(name, positions[id(array)]) for name, array in reads.found.items()]
+            remember(_traces, key, (texts, places), _MAX_TRACES)
     return (*texts, reads.tensors(), scalars or None)

@@ -212,7 +212,7 @@ def _fp32(x):
         )
     if math.isnan(number):
         raise ValueError("NaN cannot be written in an expression; use a comparison and where().")
-    sign = "-" if number < 0 else ""
+    sign = "-" if math.copysign(1, number) < 0 else ""
     return Value(sign + repr(abs(number)), FP32, _UNARY if sign else _PRIMARY, not sign)
 
 

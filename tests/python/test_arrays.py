@@ -1,10 +1,13 @@
 """Arrays of other frameworks, in any strides, and where results go."""
 
+import copy
 import ctypes
+import pickle
 
 import numpy as np
 import pytest
 import sirdar
+from sirdar import _functions, _tensor
 
 
 @pytest.fixture
@@ -175,3 +178,36 @@ def test_threads_share_a_plan(random):
         for _ in range(20):
             for out, right in zip(pool.map(lambda one: plan(*one), inputs), wanted, strict=True):
                 np.testing.assert_array_equal(out, right)
+
+
+def _jax_array(array):
+    return pytest.importorskip("jax").numpy.asarray(array)
+
+
+@pytest.mark.parametrize("make", [np.array, OnlyDlpack, _jax_array])
+def test_equal_calls_share_a_plan_in_every_framework(make, qkv):
+    sirdar.attention(*map(make, qkv))
+    count = len(_functions._plans)
+    for _ in range(20):
+        sirdar.attention(*map(make, qkv))
+        sirdar.attention(*map(make, qkv), bias=make(np.zeros((5, 1), np.float32)))
+    assert len(_functions._plans) <= count + 1
+
+
+def test_the_oldest_of_what_is_kept_makes_room():
+    kept = {}
+    for i in range(10):
+        _tensor.remember(kept, i, -i, 4)
+    assert kept == {6: -6, 7: -7, 8: -8, 9: -9}
+
+
+def test_a_plan_is_one_object_however_it_is_copied(qkv):
+    plan = sirdar.plan(*qkv)
+    wanted = plan(*qkv)
+    copies = [copy.copy(plan), copy.deepcopy(plan), *copy.deepcopy([plan])]
+    del plan
+    for one in copies:
+        np.testing.assert_array_equal(one(*qkv), wanted)
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        with pytest.raises(TypeError, match=r"^plan: .* sirdar\.plan\(\)\.$"):
+            pickle.dumps(copies[0], protocol)

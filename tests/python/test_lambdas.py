@@ -1,6 +1,7 @@
 """Functions that are traced: what they become, what they compute, what they cannot be."""
 
 import functools
+import types
 
 import numpy as np
 import pytest
@@ -198,3 +199,130 @@ def test_a_mask_is_a_condition(qkv):
         sirdar.attention(*qkv, score_mod=lambda score: score + float("nan"))
     with pytest.raises(ValueError, match="32 bits"):
         sirdar.attention(*qkv, mask_mod=lambda q, k: q < 2**40)
+
+
+def of_length(table):
+    return lambda score, b, h, q, k: score + table[ex.clip(k - q, 0, len(table) - 1)]
+
+
+def of_width(table):
+    return lambda score, h, q, k: score + table[h, ex.clip(k - q, 0, table.shape[1] - 1)]
+
+
+def of_a_module(module):
+    return lambda score: score * module.scale
+
+
+def of_a_number(number):
+    return lambda score: score * number
+
+
+def of_an_object(thing):
+    return lambda score: score * thing.scale
+
+
+def of_a_method(method):
+    return lambda score: score * method(0)
+
+
+def of_a_list(numbers):
+    return lambda score: score * numbers[0]
+
+
+def module_of(scale):
+    module = types.ModuleType("settings")
+    module.scale = scale
+    return module
+
+
+@pytest.mark.parametrize(
+    "make, first, second, part",
+    [
+        (of_length, np.zeros(5, np.float32), np.zeros(9, np.float32), "8"),
+        (of_width, np.zeros((4, 5), np.float32), np.zeros((4, 9), np.float32), "8"),
+        (of_length, np.zeros(5, np.float32), np.zeros(5, np.int32), "4"),
+        (of_a_module, module_of(2.0), module_of(3.0), "3.0"),
+        (of_a_number, 0.0, -0.0, "-0.0"),
+        (of_a_number, 1, 1.0, "1.0"),
+        (of_a_number, True, 1, "1"),
+        (of_an_object, types.SimpleNamespace(scale=2.0), types.SimpleNamespace(scale=3.0), "3.0"),
+        (of_a_method, [2.0].__getitem__, [3.0].__getitem__, "3.0"),
+        (of_a_list, [2.0], [3.0], "3.0"),
+    ],
+)
+def test_what_a_function_reaches_is_read_at_every_call(make, first, second, part):
+    """As a trace that nothing is remembered of, in both orders."""
+    for one, other in ((first, second), (second, first)):
+        wanted = []
+        for value in (one, other):
+            _trace._traces.clear()
+            wanted.append(text_of(make(value)))
+        _trace._traces.clear()
+        assert [text_of(make(one)), text_of(make(other))] == wanted
+    assert part in text_of(make(second))
+
+
+def test_one_object_that_changes_is_read_at_every_call():
+    module, numbers, thing = module_of(2.0), [2.0], types.SimpleNamespace(scale=2.0)
+    functions = (
+        of_a_module(module), of_a_list(numbers), of_an_object(thing), of_a_method(numbers.__getitem__)
+    )  # fmt: skip
+    assert [text_of(one) for one in functions] == ["score * 2.0"] * 4
+    module.scale = numbers[0] = thing.scale = 3.0
+    assert [text_of(one) for one in functions] == ["score * 3.0"] * 4
+
+
+gain = 2.0
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda score: (lambda: score * gain)(),
+        lambda score: [score * gain for _ in range(1)][0],
+        lambda score: max(score * gain for _ in range(1)),
+        lambda score: (lambda: (lambda: score * gain)())(),
+        lambda score: score * globals()["gain"],
+        lambda score: eval("score * gain", {"score": score, **globals()}),
+    ],
+)
+def test_globals_of_functions_within_a_function_are_read_at_every_call(function, monkeypatch):
+    first = text_of(function)
+    monkeypatch.setitem(globals(), "gain", 3.0)
+    assert text_of(function) == first.replace("2.0", "3.0") != first
+
+
+def test_arrays_of_functions_within_a_function_are_found(qkv):
+    actual = sirdar.attention(*qkv, score_mod=lambda score, h: (lambda: score + slope[h])())
+    wanted = sirdar.attention(*qkv, score_mod="score + t[h]", tensors={"t": slope})
+    np.testing.assert_array_equal(actual, wanted)
+
+
+def test_which_given_tensor_a_captured_array_is_decides_the_text():
+    given = {"x": slope, "y": slope * 2}
+
+    def of(table):
+        return lambda score, h: score + table[h]
+
+    texts = [_trace.traced(of(given[n]), None, given, None)[0] for n in ("x", "y", "x")]
+    assert texts == ["score + x[h]", "score + y[h]", "score + x[h]"]
+
+
+def test_what_is_steady_is_traced_once(monkeypatch):
+    """Otherwise the tests of what is read again at every call would hold for a tracer without a memory."""
+    for function in (
+        CASES[0][0],
+        CASES[3][0],
+        of_length(slope),
+        lambda score: (lambda: score * gain)(),
+    ):
+        text = text_of(function)
+        with monkeypatch.context() as patch:
+            patch.setattr(_trace, "_run", None)
+            assert text_of(function) == text
+
+
+def test_traces_are_bounded_and_the_oldest_go():
+    for count in range(_trace._MAX_TRACES + 9):
+        text_of(lambda score, more=float(count): score + more)
+    assert len(_trace._traces) == _trace._MAX_TRACES
