@@ -45,7 +45,7 @@ TEST(CudaBackward, KnobsThatWouldBeAnotherProblemAreRefused) {
   EXPECT_TRUE(planned("bwd s64 d128 bf16", options).ok());
   for (const auto& [name, value] :
        {std::pair{"is_deterministic", "false"}, std::pair{"mask", "upper"},
-        std::pair{"element", "fp16"}, std::pair{"block_m", "128"}, std::pair{"num_slots", "4"}}) {
+        std::pair{"element", "fp16"}, std::pair{"block_m", "128"}, std::pair{"num_slots", "9"}}) {
     options.knobs = {{name, value}};
     const Result<Plan> plan = planned("bwd s64 d128 bf16", options);
     EXPECT_EQ(plan.status().code(), StatusCode::invalid_argument) << name;
