@@ -1,6 +1,4 @@
-// What fmt's headers leave to its library, for builds that compile each of our sources once and for
-// all: without it every source would bring the whole of fmt, which is two thirds of the time to
-// compile.
+// What fmt leaves to its library when it is not headers alone.
 #include <fmt/format-inl.h>
 
 namespace fmt::detail {
