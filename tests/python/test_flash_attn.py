@@ -170,6 +170,76 @@ def test_decoding_appends_turns_and_attends(draw, interface, interleaved):
     assert lengths.tolist() == [10, 20]
 
 
+REFUSED_CALLS = {
+    # what is changed, the exception, what the sentence begins with
+    "softcap": (dict(softcap=-3.0), ValueError, "softcap: "),
+    "scale": (dict(softmax_scale=float("nan")), ValueError, "softmax_scale: "),
+    "window": (dict(window_size=(None, 0)), ValueError, "window_size: is (None, 0)"),
+    "causal": (dict(causal="yes"), TypeError, "causal: "),
+    "alibi": (dict(alibi_slopes=torch.ones(3)), ValueError, "alibi: "),
+    "q's dtype": (dict(q=torch.ones(2, 3, 4, 16).half()), ValueError, "q, k, v: "),
+    "q's heads": (dict(q=torch.ones(2, 3, 3, 16)), ValueError, "num_heads_q: "),
+    "q's head_dim": (dict(q=torch.ones(2, 3, 4, 8)), ValueError, "k: "),
+    "k's length": (dict(k=torch.ones(2, 2, 2, 16)), ValueError, "v: has shape"),
+    "k's heads": (dict(k=torch.ones(2, 3, 1, 16)), ValueError, "k: has shape"),
+    "v's dim": (dict(v=torch.ones(2, 3, 2, 8)), ValueError, "v: has shape"),
+    "v's dtype": (dict(v=torch.ones(2, 3, 2, 16, dtype=torch.int32)), ValueError, "v: has dtype"),
+    "v's cache": (dict(v_cache=torch.ones(2, 31, 2, 16)), ValueError, "v: shape"),
+    "expanded": (
+        dict(v_cache=torch.ones(1, 32, 2, 16).expand(2, -1, -1, -1)),
+        ValueError,
+        "v_cache: ",
+    ),
+    "negative": (
+        dict(cache_seqlens=torch.tensor([4, -1]).int()),
+        ValueError,
+        "cache_seqlens: holds -1",
+    ),
+    "long": (dict(cache_seqlens=30), RuntimeError, "k_cache: holds 32"),
+    "lengths": (dict(cache_seqlens=torch.tensor([4]).int()), ValueError, "cache_seqlens: is"),
+    "fractions": (dict(cache_seqlens=torch.tensor([4.0, 1.0])), ValueError, "cache_seqlens: is"),
+    "row": (
+        dict(cache_batch_idx=torch.tensor([0, 5]).int()),
+        ValueError,
+        "cache_batch_idx: holds 5",
+    ),
+    "rows": (
+        dict(cache_batch_idx=torch.tensor([3]).int()),
+        ValueError,
+        "cache_batch_idx: must have",
+    ),
+    "page": (
+        dict(block_table=torch.tensor([[0], [-1]]).int()),
+        ValueError,
+        "block_table: holds -1",
+    ),
+    "table": (dict(block_table=torch.tensor([[0], [1]])), ValueError, "page_table: "),
+}
+
+
+@pytest.mark.parametrize("is_known", [False, True], ids=["first", "known"])
+@pytest.mark.parametrize("change, kind, words", REFUSED_CALLS.values(), ids=REFUSED_CALLS)
+def test_a_cache_is_not_written_to_by_a_call_that_is_refused(draw, change, kind, words, is_known):
+    call = {"q": draw(2, 3, 4, 16), "k": draw(2, 3, 2, 16), "v": draw(2, 3, 2, 16)}
+    call |= {"k_cache": torch.ones(2, 32, 2, 16), "v_cache": torch.ones(2, 32, 2, 16)}
+    call["cache_seqlens"] = torch.tensor([4, 9], dtype=torch.int32)
+    if is_known:  # the same call was good before
+        flash_attn.flash_attn_with_kvcache(**call)
+        call |= {"k_cache": torch.ones(2, 32, 2, 16), "v_cache": torch.ones(2, 32, 2, 16)}
+    call |= change
+    with pytest.raises(kind) as error:
+        flash_attn.flash_attn_with_kvcache(**call)
+    assert str(error.value).startswith(words) and str(error.value).endswith("."), str(error.value)
+    assert call["k_cache"].eq(1).all() and call["v_cache"].eq(1).all()
+
+
+@pytest.mark.parametrize("window", [3, (None, 0), (1,), (1, 2, 3), (1.5, 0), "ab"])
+def test_a_window_that_is_no_pair_of_whole_numbers_is_named(qkv, window):
+    for interface in (fa2, fa3):
+        with pytest.raises(ValueError, match="^window_size: is .*are needed, -1 for a side"):
+            interface.flash_attn_func(*qkv, window_size=window)
+
+
 @pytest.mark.parametrize("page_size", [1, 16, 19])
 def test_pages_of_any_size(draw, page_size):
     q, count = draw(2, 1, 4, 16).detach(), -(-38 // page_size)

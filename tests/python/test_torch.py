@@ -8,6 +8,7 @@ import torch
 import torch_formula
 from torch.utils.checkpoint import checkpoint
 
+import sirdar.compat
 import sirdar.torch
 from sirdar.torch import _ops
 from torch_formula import close, shown
@@ -285,6 +286,79 @@ def test_bad_input_is_refused_with_a_sentence(qkv):
         with pytest.raises(kind, match=words) as error:
             call()
         assert str(error.value).endswith(".") and "\n" not in str(error.value)
+
+
+def test_a_number_that_wants_a_gradient_is_refused(qkv):
+    c = torch.tensor(0.7, requires_grad=True)
+    attention, sdpa = sirdar.torch.attention, sirdar.torch.scaled_dot_product_attention
+    q, k, v = (tensor.detach().transpose(1, 2) for tensor in qkv)
+    flash = sirdar.compat.flash_attn.flash_attn_func
+    calls = {
+        r"scalars\['c'\]: .*tensors=\{\"c\": c.reshape\(1\)\}": lambda c: attention(
+            *qkv, score_mod="score * c", scalars={"c": c}
+        ),
+        "softmax_scale: .*multiply q": lambda c: attention(*qkv, softmax_scale=c),
+        "softcap: .*tanh": lambda c: attention(*qkv, softcap=c),
+        "softmax_scale: .*": lambda c: flash(*qkv, softmax_scale=c),
+        "softcap: .*": lambda c: flash(*qkv, softcap=c.reshape(1)),
+        "dropout_p: .*": lambda c: attention(*qkv, dropout_p=c),
+        "scale: .*multiply query": lambda c: sdpa(q, k, v, scale=c, enable_gqa=True),
+        "scale: .*query by it": lambda c: sdpa(q[0, 0], k[0, 0], v[0, 0], scale=c),
+    }
+    for words, call in calls.items():
+        with pytest.raises(ValueError, match=f"^{words}") as error:
+            call(c)
+        assert str(error.value).endswith("detach() it.")
+        call(c.detach())  # a number like another
+        with torch.no_grad():
+            assert not call(c).requires_grad
+    with pytest.raises(ValueError, match="^softmax_scale: is a tensor that requires"):
+        torch.func.jvp(lambda c: attention(q, k, v, softmax_scale=c), (c.detach(),), (c.detach(),))
+    with pytest.raises(ValueError, match="^softmax_scale: is a tensor that requires"):
+        torch.func.grad(lambda c: attention(*qkv, softmax_scale=c).sum())(c.detach())
+
+
+def test_a_number_in_a_tensor_is_read_at_every_call(qkv):
+    scale = torch.tensor(0.5)
+    sirdar.torch.attention(*qkv, softmax_scale=scale)
+    scale.fill_(2.0)
+    assert torch.equal(
+        sirdar.torch.attention(*qkv, softmax_scale=scale),
+        sirdar.torch.attention(*qkv, softmax_scale=2.0),
+    )
+    with pytest.raises(ValueError, match="^softmax_scale: is a tensor of shape"):
+        sirdar.torch.attention(*qkv, softmax_scale=torch.ones(2))
+
+
+def test_dropout_rng_is_checked(qkv):
+    for bad in (
+        torch.tensor([1, 2, 3]), torch.tensor(1), (1, 2), torch.tensor([1.0, 2.0]), torch.ones(2).int(),
+        torch.tensor([-1, 2]), torch.tensor([1, -2]),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=r"^dropout_rng: [^\n]*\.$"):
+            sirdar.torch.attention(*qkv, dropout_p=0.5, dropout_rng=bad)
+    good = torch.tensor([1, 2])
+    out, lse = sirdar.torch.attention(*qkv, dropout_p=0.5, dropout_rng=good, return_lse=True)
+    with pytest.raises(ValueError, match="^dropout_rng: is torch.float32"):
+        sirdar.torch.backward(out, *qkv, out, lse, dropout_p=0.5, dropout_rng=good.float())
+    for call in (
+        lambda: sirdar.torch.attention(*qkv, dropout_rng=good),
+        lambda: sirdar.torch.backward(out, *qkv, out, lse, dropout_rng=good),
+    ):
+        with pytest.raises(ValueError, match="^dropout_rng: is given and dropout_p is 0"):
+            call()
+
+
+def test_what_expressions_read_is_a_dict_of_names(qkv):
+    for bad, kind in (([torch.ones(1)], TypeError), ({1: torch.ones(1)}, TypeError),
+                      ({"a,b": torch.ones(1)}, ValueError), (torch.ones(2), TypeError)):  # fmt: skip
+        for name in ("tensors", "scalars"):
+            with pytest.raises(kind, match=rf"^{name}: [^\n]*\.$"):
+                sirdar.torch.attention(*qkv, score_mod="score", **{name: bad})
+    with pytest.raises(TypeError, match="^tensors: a list was given"):
+        sirdar.torch.attention(*qkv, score_mod="score * t[0]", tensors={"t": [1.0]})
+    with pytest.raises(TypeError, match=r"^scalars\['c'\]: 'x' is not a number"):
+        sirdar.torch.attention(*qkv, score_mod="score * c", scalars={"c": "x"})
 
 
 def test_torchs_own_threads_compute(qkv):

@@ -68,8 +68,29 @@ def _checked_inputs(q, k, v):
     return q, k, v
 
 
+def _check_rng(dropout_p, rng):
+    """dropout_rng is seed and offset, int64 [2] on the CPU; that neither is negative is seen where they
+    are read."""
+    if not dropout_p:
+        raise ValueError(
+            "dropout_rng: is given and dropout_p is 0, so nothing would read it; leave it out, or pass "
+            "dropout_p."
+        )
+    if not isinstance(rng, torch.Tensor):
+        given = f"a {type(rng).__name__}"
+    elif rng.dtype != torch.int64 or tuple(rng.shape) != (2,) or rng.device.type != "cpu":
+        given = f"{rng.dtype} of shape {tuple(rng.shape)} on {rng.device}"
+    else:
+        return
+    raise ValueError(
+        f"dropout_rng: is {given}; torch.int64 of shape (2,) on the CPU is needed, seed and offset."
+    )
+
+
 def draw_rng(dropout_p, rng=None):
     """Seed and offset [2] of dropout from torch's own generator, so torch.manual_seed decides."""
+    if rng is not None:
+        _check_rng(dropout_p, rng)
     if not dropout_p:
         return None
     if _eager.is_mapped():
@@ -191,13 +212,14 @@ def attention(
         bias, sink, mask, alibi, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, page_table,
         document_q, document_k,
     ))  # fmt: skip
-    inputs.append(draw_rng(dropout_p, dropout_rng))
     options = {
         "seqlen_q": seqlen_q, "seqlen_k": seqlen_k, "softmax_scale": softmax_scale, "causal": causal,
         "alignment": alignment, "window_left": window_left, "window_right": window_right,
         "chunk_size": chunk_size, "softcap": softcap, "dropout_p": dropout_p,
         "deterministic": deterministic or torch.are_deterministic_algorithms_enabled(),
     }  # fmt: skip
+    _core.numbers(options)
+    inputs.append(draw_rng(options["dropout_p"], dropout_rng))
     if expression is not _core.NO_EXPRESSION:
         options.update(expression.options())
     if plain and _eager.is_plain():
@@ -264,6 +286,7 @@ def backward(
         *(given.pop(n) for n in ("score_mod", "mask_mod", "tensors", "scalars"))
     )
     inputs, plain = _prepared(q, k, v, expression, [given.pop(name) for name in _core.INPUTS])
-    inputs.append(given.pop("dropout_rng"))
+    inputs.append(draw_rng(given["dropout_p"], given.pop("dropout_rng")))
+    _core.numbers(given)
     run = _core.backward if plain and _eager.is_plain() else _ops.backward
     return tuple(run(dout, dlse, out, lse, *inputs, **given, **expression.options()))

@@ -1,10 +1,12 @@
 """The only way down from torch: the operators' arguments as sirdar.attention and .backward take them."""
 
 from collections import namedtuple
+from collections.abc import Mapping
 
 import torch
+from torch.autograd import forward_ad
 
-from .. import _functions
+from .. import _functions, _problem
 
 # The operators' optional tensors, in order; those from mask on have no gradient.
 INPUTS = (
@@ -31,17 +33,79 @@ class Expression(_Fields):
 NO_EXPRESSION = Expression("", "", "", (), "", ())
 
 
+_INSTEAD = {
+    "scale": "multiply query by it",
+    "softmax_scale": "multiply q by it",
+    "softcap": 'write score_mod="c[0] * tanh(score / c[0])" with tensors={"c": c.reshape(1)}',
+}
+
+
+def number(name, value, instead="leave it as it is"):
+    """A number given as a tensor of one element. It has no gradient, so one that wants it is refused."""
+    has_tangent = (
+        forward_ad._current_level >= 0 and forward_ad.unpack_dual(value).tangent is not None
+    )
+    if has_tangent or (value.requires_grad and torch.is_grad_enabled()):
+        raise ValueError(
+            f"{name}: is a tensor that requires a gradient, and numbers get none; "
+            f"{_INSTEAD.get(name, instead)}, or detach() it."
+        )
+    if value.numel() != 1:
+        raise ValueError(
+            f"{name}: is a tensor of shape {tuple(value.shape)}; a number, or a tensor of one, is needed."
+        )
+    return value.item()
+
+
+def numbers(options):
+    """options, with numbers in place of tensors: one that is written to later would be taken for the same."""
+    for name, value in options.items():
+        if isinstance(value, torch.Tensor):
+            options[name] = number(name, value)
+    return options
+
+
+def _named(list_name, given):
+    """{name: value} that expressions read, checked; operators take the names joined by commas."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        what = "tensor" if list_name == "tensors" else "number"
+        raise TypeError(
+            f"{list_name}: is a {type(given).__name__}; a dict of names is needed, {{name: {what}}}."
+        )
+    for name in given:
+        if not isinstance(name, str):
+            raise TypeError(
+                f"{list_name}: has the key {name!r}; the names in expressions are needed."
+            )
+        if "," in name:
+            raise ValueError(
+                f"{list_name}: has the key {name!r}; expressions read names of letters."
+            )
+    return dict(given)
+
+
+def _scalar(name, value):
+    said = f"scalars['{name}']"
+    if isinstance(value, torch.Tensor):
+        instead = f'pass it as tensors={{"{name}": {name}.reshape(1)}} and write {name}[0]'
+        return float(number(said, value, instead))
+    return _problem.real(said, value)
+
+
 def expression(score_mod, mask_mod, tensors, scalars):
     """The Expression of texts, or of functions, which are traced."""
     if score_mod is None and mask_mod is None and not tensors and not scalars:
         return NO_EXPRESSION
+    tensors, scalars = _named("tensors", tensors), _named("scalars", scalars)
     score_mod, mask_mod, tensors, scalars = _functions._traced(
         score_mod, mask_mod, tensors, scalars
     )
     tensors, scalars = tensors or {}, scalars or {}
     return Expression(
         score_mod or "", mask_mod or "", ",".join(tensors), tuple(tensors.values()), ",".join(scalars),
-        tuple(float(value) for value in scalars.values()),
+        tuple(_scalar(name, value) for name, value in scalars.items()),
     )  # fmt: skip
 
 
@@ -64,7 +128,11 @@ def _options(options, tensors, rng):
             options.pop(name, None)
     if rng is not None:
         seed, offset = rng.tolist()
-        options["dropout_seed"], options["dropout_offset"] = seed % 2**64, offset % 2**64
+        if seed < 0 or offset < 0:
+            raise ValueError(
+                f"dropout_rng: holds seed {seed} and offset {offset}; neither may be negative."
+            )
+        options["dropout_seed"], options["dropout_offset"] = seed, offset
     return options
 
 

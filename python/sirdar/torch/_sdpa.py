@@ -7,6 +7,7 @@ from typing import Optional
 import torch
 from torch.overrides import TorchFunctionMode
 
+from . import _core
 from ._attention import attention, check_tensor
 
 _builtin = torch.nn.functional.scaled_dot_product_attention
@@ -110,6 +111,8 @@ def scaled_dot_product_attention(
     A row without a visible key gives 0. Dropout draws from torch's generator (torch.manual_seed), but
     drops other weights than torch does. float64 is refused.
     """
+    if isinstance(scale, torch.Tensor):
+        scale = _core.number("scale", scale)
     if _is_usual(query, key, value):
         heads, heads_kv = query.shape[1], key.shape[1]
         if not heads == heads_kv == value.shape[1]:
