@@ -208,6 +208,16 @@ REFUSED_CALLS = {
         ValueError,
         "cache_batch_idx: must have",
     ),
+    "angles": (
+        dict(rotary_cos=torch.ones(11, 8), rotary_sin=torch.ones(11, 8)),
+        ValueError,
+        "rotary_cos: has 11 positions",
+    ),
+    "halves": (
+        dict(rotary_cos=torch.ones(32, 8), rotary_sin=torch.ones(32, 4)),
+        ValueError,
+        "rotary_cos, rotary_sin: have shapes",
+    ),
     "page": (
         dict(block_table=torch.tensor([[0], [-1]]).int()),
         ValueError,
@@ -231,6 +241,16 @@ def test_a_cache_is_not_written_to_by_a_call_that_is_refused(draw, change, kind,
         flash_attn.flash_attn_with_kvcache(**call)
     assert str(error.value).startswith(words) and str(error.value).endswith("."), str(error.value)
     assert call["k_cache"].eq(1).all() and call["v_cache"].eq(1).all()
+
+
+def test_entries_of_a_table_that_no_key_needs_may_hold_anything(draw):
+    q, k = draw(2, 1, 4, 16), draw(2, 1, 2, 16)
+    pages, table = torch.zeros(4, 16, 2, 16), torch.tensor([[0, 1], [2, -1]], dtype=torch.int32)
+    lengths = torch.tensor([20, 15], dtype=torch.int32)
+    flash_attn.flash_attn_with_kvcache(
+        q, pages, pages.clone(), k, k, cache_seqlens=lengths, block_table=table
+    )
+    assert torch.equal(pages[1, 4], k[0, 0]) and torch.equal(pages[2, 15], k[1, 0])
 
 
 @pytest.mark.parametrize("window", [3, (None, 0), (1,), (1, 2, 3), (1.5, 0), "ab"])

@@ -61,18 +61,6 @@ def _lengths(cache_seqlens, batch, device):
     return cache_seqlens
 
 
-def _check_caches(k_cache, v_cache, device, batch, pages):
-    """What is needed to speak of room in them. pages: {name: its table [batch, max_pages]}, or empty."""
-    for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
-        check_tensor(name, cache, device)
-        if cache.dim() != 4:
-            raise ValueError(f"{name}: has {cache.dim()} axes; four are needed.")
-    for name, table in pages.items():
-        check_tensor(name, table, device)
-        if table.dim() != 2 or table.shape[0] != batch:
-            raise ValueError(f"{name}: must have one row for each of the {batch} sequences.")
-
-
 def _check_room(lengths, added, capacity, page_table):
     """Appending must not pass the end of the cache. On a GPU asking waits for it: that is done for pages, as
     FlashAttention does, and not while a stream is captured."""
@@ -95,8 +83,11 @@ def _check_room(lengths, added, capacity, page_table):
 
 def _check_pages(name, table, lengths, page_size, num_pages):
     """table [batch, max_pages]: the pages of the first `lengths` keys must exist. A GPU is not asked."""
-    if table.is_cuda:
+    if table.is_cuda or table.numel() == 0:
         return
+    lowest, highest = table.aminmax()
+    if lowest >= 0 and highest < num_pages:
+        return  # else what is not read may hold anything
     is_read = torch.arange(table.shape[1]) * page_size < lengths[:, None]
     wrong = is_read & ((table < 0) | (table >= num_pages))
     if wrong.any():
@@ -117,6 +108,27 @@ def _check_new(name, new, cache_name, cache, batch, count):
         raise ValueError(
             f"{cache_name}: is expanded, several elements lie in one place; pass a copy to append to."
         )
+
+
+def _check_appended(k_cache, v_cache, k, v, lengths, pages):
+    """New keys and values, and that the caches have room for them. pages: {name: table [batch, max_pages]} of
+    a cache in pages, or empty."""
+    batch, device = lengths.shape[0], lengths.device
+    for name, tensor in (("k_cache", k_cache), ("v_cache", v_cache), ("k", k)):
+        check_tensor(name, tensor, device)
+        if tensor.dim() != 4:
+            raise ValueError(f"{name}: has {tensor.dim()} axes; four are needed.")
+    for name, table in pages.items():
+        check_tensor(name, table, device)
+        if table.dim() != 2 or table.shape[0] != batch:
+            raise ValueError(f"{name}: must have one row for each of the {batch} sequences.")
+    count, page_table = k.shape[1], pages.get("block_table")
+    _check_new("k", k, "k_cache", k_cache, batch, count)
+    _check_new("v", v, "v_cache", v_cache, batch, count)
+    capacity = k_cache.shape[1] * (1 if page_table is None else page_table.shape[1])
+    _check_room(lengths, count, capacity, page_table)
+    for name, table in pages.items():
+        _check_pages(name, table, lengths + count, k_cache.shape[1], k_cache.shape[0])
 
 
 def _append(cache, new, rows, positions, page_table):
@@ -159,12 +171,25 @@ def _check_call(q, k_cache, v_cache, lengths, options, more):
 
 
 def _turned(q, k, cos, sin, interleaved, start, is_causal):
-    """q and k turned from position start [batch, 1] on. Without a causal mask or a window every query
-    stands at the end of the cache."""
-    at = start + torch.arange(k.shape[1], device=q.device)
-    step = torch.arange(q.shape[1], device=q.device)
+    """q and k turned from position start [batch] on. Without a causal mask or a window every query stands
+    at the end of the cache."""
+    for name, table in (("rotary_cos", cos), ("rotary_sin", sin), ("rotary_seqlens", start)):
+        check_tensor(name, table, q.device)
+    if cos.dim() != 2 or cos.shape != sin.shape or 2 * cos.shape[1] > q.shape[-1]:
+        raise ValueError(
+            f"rotary_cos, rotary_sin: have shapes {tuple(cos.shape)} and {tuple(sin.shape)}; both must be "
+            f"[positions, rotary_dim / 2], rotary_dim at most {q.shape[-1]}."
+        )
+    last = max(k.shape[1], q.shape[1] if is_causal else 1) - 1
+    if not start.is_cuda and start.numel() and int(start.max()) + last >= cos.shape[0]:
+        raise ValueError(
+            f"rotary_cos: has {cos.shape[0]} positions, and the new keys come to position "
+            f"{int(start.max()) + last}; pass a longer table."
+        )
+    start, step = start.long()[:, None], torch.arange(q.shape[1], device=q.device)
     at_q = start + (step if is_causal else torch.zeros_like(step))
-    return rotate(q, cos, sin, at_q, interleaved), rotate(k, cos, sin, at, interleaved)
+    at_k = start + torch.arange(k.shape[1], device=q.device)
+    return rotate(q, cos, sin, at_q, interleaved), rotate(k, cos, sin, at_k, interleaved)
 
 
 @torch.no_grad()
@@ -212,29 +237,17 @@ def with_kvcache(
         "page_table": next(iter(pages.values()), None), **window,
     }  # fmt: skip
     if k is not None:
-        _check_caches(k_cache, v_cache, device, batch, pages)
-        check_tensor("k", k, device)
-        count = k.shape[1] if k.dim() == 4 else 0
-        _check_new("k", k, "k_cache", k_cache, batch, count)
-        _check_new("v", v, "v_cache", v_cache, batch, count)
-        capacity = k_cache.shape[1] * (1 if page_table is None else page_table.shape[1])
-        _check_room(lengths, count, capacity, page_table)
-        for name, table in pages.items():
-            _check_pages(name, table, lengths + count, k_cache.shape[1], k_cache.shape[0])
-        start = lengths.long()[:, None]
+        _check_appended(k_cache, v_cache, k, v, lengths, pages)
         if rotary_cos is not None:
-            turned = start if rotary_seqlens is None else rotary_seqlens.long()[:, None]
+            start = lengths if rotary_seqlens is None else rotary_seqlens
             is_causal = causal or any(side is not None for side in window.values())
-            q, k = _turned(q, k, rotary_cos, rotary_sin, rotary_interleaved, turned, is_causal)
+            q, k = _turned(q, k, rotary_cos, rotary_sin, rotary_interleaved, start, is_causal)
         _check_call(q, k_cache, v_cache, lengths, options, more)
-        rows = (
-            torch.arange(batch, device=device)
-            if cache_batch_idx is None
-            else cache_batch_idx.long()
-        )
-        positions = start + torch.arange(count, device=device)
+        rows = torch.arange(batch, device=device) if page_table is None else None
+        rows = rows if cache_batch_idx is None else cache_batch_idx.long()
+        positions = lengths.long()[:, None] + torch.arange(k.shape[1], device=device)
         _append(k_cache, k, rows, positions, page_table)
         _append(v_cache, v, rows, positions, page_table)
-        lengths = lengths + count
+        lengths = lengths + k.shape[1]
     used = None if lengths is None else lengths.to(torch.int32)
     return attention(q, k_cache, v_cache, seqused_k=used, return_lse=True, **options, **more)
