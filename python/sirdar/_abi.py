@@ -233,6 +233,12 @@ _EXCEPTIONS = {1: ValueError, 2: NotImplementedError, 3: MemoryError}
 # Where a sentence of the library speaks of a field of C's, what a Python caller would write.
 _IN_PYTHON_TERMS = (
     ("set has_mask", "pass mask"),
+    ("set has_bias", "pass bias"),
+    ("set has_sink", "pass sink"),
+    (
+        "has_seqused_k: paged K/V need the length of every sequence; set it and pass",
+        "seqused_k: paged K/V need the length of every sequence; pass",
+    ),
     ("SIRDAR_UNBOUNDED for no bound", "None for no bound"),
     ("or clear has_softmax_scale for 1/sqrt(head_dim)", "or None for 1/sqrt(head_dim)"),
     ("or SIRDAR_DTYPE_default.", "or None."),

@@ -62,11 +62,9 @@ def _known_plan(op, key, layouts, values, tensors, scalars, like):
 
 def _read_named(list_name, given):
     """[(name, pointer, Layout, owner)] of a dict of arrays."""
-    if not isinstance(given, dict):
-        raise TypeError(f"{list_name}: {type(given).__name__} is not a dict; pass {{name: array}}.")
     return [
         (name, *_plan.read_argument(f"{list_name}['{name}']", array))
-        for name, array in given.items()
+        for name, array in _problem.mapping(list_name, given, "{name: array}").items()
     ]
 
 
@@ -95,11 +93,12 @@ def _forward(arrays, values, tensors, scalars, seed, offset, lse=None, max_logit
         layouts[name] = layout
         key.append(layout)
         keep.append(owner)
-    named = _read_named("tensors", tensors) if tensors else ()
+    named = () if tensors is None else _read_named("tensors", tensors)
     for name, _, layout, _ in named:
         key.append((name, layout))
     names = ()
-    if scalars:
+    if scalars is not None:
+        scalars = _problem.mapping("scalars", scalars, "{name: number}")
         names = tuple(scalars)
         key.append(names)
     key = tuple(key)
@@ -249,16 +248,40 @@ def decode(
 
     q [batch, num_heads_q, head_dim] for one new query each, or [batch, seqlen_q, num_heads_q, head_dim]; k, v the
     cache [batch, seqlen_k, num_heads_kv, head_dim(_v)] with seqused_k [batch] int32, the keys that are real, the
-    new ones included; or pages of it, [num_pages, page_size, ...], with page_table too. Returns out in q's shape.
+    new ones included; or pages of it, [num_pages, page_size, ...], with page_table too. Returns out in q's shape;
+    for one new query each, lse and max_logit are [batch, num_heads_q], whether returned or given.
     """
     if len(getattr(q, "shape", ())) != 3 or options.get("cu_seqlens_q") is not None:
         return attention(q, k, v, causal=causal, **options)
-    if options.get("out") is not None:
-        options["out"] = options["out"][:, None]
-    results = attention(q[:, None], k, v, causal=causal, **options)
+    for name, shape, at in (
+        ("out", "[batch, num_heads_q, head_dim_v]", (slice(None), None)),
+        ("lse", "[batch, num_heads_q]", (..., None)),
+        ("max_logit", "[batch, num_heads_q]", (..., None)),
+    ):
+        given = options.get(name)
+        # lse and max_logit may have the axis of the one query.
+        if given is not None and (name == "out" or len(getattr(given, "shape", ())) == 2):
+            options[name] = _indexed(name, given, at, 3 if name == "out" else 2, shape)
+    q = _indexed("q", q, (slice(None), None), 3, "[batch, num_heads_q, head_dim]")
+    results = attention(q, k, v, causal=causal, **options)
     if isinstance(results, tuple):
         return (results[0][:, 0], *(one[..., 0] for one in results[1:]))
     return results[:, 0]
+
+
+def _indexed(name, array, at, rank, shape):
+    """array[at], with the axis of the one query of a decoding step."""
+    _tensor.kind_of(array, name)
+    found = getattr(array, "shape", None)
+    if found is None or len(found) != rank:
+        words = "unknown" if found is None else list(found)
+        raise ValueError(f"{name}: shape {words} does not fit; it must be {shape}, as q.")
+    try:
+        return array[at]
+    except TypeError:
+        raise TypeError(
+            f"{name}: {type(array).__name__} takes no index; pass it with an axis of one query."
+        ) from None
 
 
 def _longest(side, cu_seqlens, rows):
@@ -291,6 +314,8 @@ def _traced(score_mod, mask_mod, tensors, scalars):
         return score_mod, mask_mod, tensors, scalars
     from . import _trace
 
+    tensors = _problem.mapping("tensors", tensors, "{name: array}")
+    scalars = _problem.mapping("scalars", scalars, "{name: number}")
     return _trace.traced(score_mod, mask_mod, tensors, scalars)
 
 
@@ -347,7 +372,8 @@ def backward(
         implementation, isa, allow_reference, num_threads, knobs,
     )  # fmt: skip
     needs_dtensors = (needs_dtensors,) if isinstance(needs_dtensors, str) else tuple(needs_dtensors)
-    known = _backward_plan(given, values, tensors, tuple(scalars or ()), needs_dtensors)
+    scalars = _problem.mapping("scalars", scalars, "{name: number}")
+    known = _backward_plan(given, values, tensors, tuple(scalars), needs_dtensors)
     for name, gradient in (("dq", dq), ("dk", dk), ("dv", dv)):
         if gradient is not None:
             given[name] = gradient
@@ -363,7 +389,7 @@ def backward(
 
 def _backward_plan(given, values, tensors, scalar_names, needs_dtensors):
     layouts = {name: _plan.read_argument(name, array)[1] for name, array in given.items()}
-    named = _read_named("tensors", tensors) if tensors else []
+    named = [] if tensors is None else _read_named("tensors", tensors)
     for name in needs_dtensors:
         if name not in (tensors or {}):
             raise ValueError(f"needs_dtensors: '{name}' is none of tensors; give its array there.")
@@ -435,6 +461,8 @@ def plan(
     """
     defaults = dict(_problem.OPTIONS)
     if isinstance(problem, str):
+        if k is not None or v is not None:
+            raise TypeError("k, v: a problem string says it itself; leave them out.")
         allowed = ("implementation", "isa", "allow_reference", "num_threads", "knobs")
         for name in options:
             if name not in allowed:
@@ -451,7 +479,7 @@ def plan(
     )
     options.update(score_mod=score_mod, mask_mod=mask_mod)
     arrays = {"q": problem, "k": k, "v": v}
-    for name in _FORWARD[4:]:
+    for name in _FORWARD[3:]:
         if options.get(name) is not None:
             arrays[name] = options.pop(name)
     for name in options:
@@ -461,8 +489,10 @@ def plan(
     for side in ("q", "k"):
         if f"cu_seqlens_{side}" in arrays and options[f"seqlen_{side}"] is None:
             options[f"seqlen_{side}"] = _longest(side, arrays[f"cu_seqlens_{side}"], arrays[side])
-    layouts = {name: _plan.read_argument(name, array)[1] for name, array in arrays.items()}
-    named = _read_named("tensors", tensors) if tensors else []
+    layouts = {
+        name: _plan.read_argument(name, array, name == "out")[1] for name, array in arrays.items()
+    }
+    named = [] if tensors is None else _read_named("tensors", tensors)
     declared = [(name, layout, False) for name, _, layout, _ in named]
     return _known_plan(
         "forward",
@@ -470,7 +500,7 @@ def plan(
         layouts,
         tuple(options[n] for n in _OPTIONS),
         declared,
-        tuple(scalars or ()),
+        tuple(_problem.mapping("scalars", scalars, "{name: number}")),
         problem,
     ).plan
 

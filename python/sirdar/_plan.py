@@ -269,7 +269,7 @@ class Plan:
                 pointer, layout, owner = _tensor.read(results[name], name)
                 entries.append((_OFFSETS[name], pointer, layout.tail))
         named = self._named(self._tensors, tensors, "tensors", keep)
-        gradients = dict(dtensors or {})
+        gradients = _problem.mapping("dtensors", dtensors, "{name: array}")
         for name in self._dtensors:
             if name not in gradients:
                 at = self._tensors.index(name)
@@ -318,7 +318,7 @@ class Plan:
 
     def _named(self, names, given, list_name, keep, is_output=False):
         """[(pointer, tail, Layout)] in the order of the plan's names."""
-        given = dict(given or {})
+        given = _problem.mapping(list_name, given, "{name: array}")
         entries = []
         for name in names:
             if name not in given:
@@ -338,7 +338,7 @@ class Plan:
         return entries
 
     def _values(self, given):
-        given = dict(given or {})
+        given = _problem.mapping("scalars", given, "{name: number}")
         values = []
         for name in self._scalars:
             if name not in given:
@@ -370,7 +370,8 @@ class Plan:
                 )
         for entry, value in zip(slot.scalars or (), scalars):
             entry.value = value
-        if seed or offset:
+        has_dropout = type(seed) is not int or type(offset) is not int or seed or offset
+        if has_dropout:
             _DROPOUT.pack_into(
                 buffer,
                 _DROPOUT_OFFSET,
@@ -385,7 +386,7 @@ class Plan:
         # What the next call does not bring must be absent there.
         for at, _, _ in entries:
             buffer[at : at + 80] = _ABSENT
-        if seed or offset:
+        if has_dropout:
             _DROPOUT.pack_into(buffer, _DROPOUT_OFFSET, 0, 0)
         self._slots.append(slot)
         if status:
@@ -410,7 +411,7 @@ def lse_shape(q):
     return (q.shape[1], q.shape[0])
 
 
-_NEEDS_UNIT_STRIDE = frozenset(("q", "k", "v", "dout"))
+_NEEDS_UNIT_STRIDE = frozenset(("q", "k", "v", "dout", "out_a", "out_b"))
 _MAY_BROADCAST = frozenset(("mask", "bias"))
 _padded = {}
 

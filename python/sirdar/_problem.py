@@ -4,8 +4,9 @@ import ctypes
 import math
 import operator
 import re
+from collections.abc import Mapping
 
-from . import _abi
+from . import _abi, _tensor
 
 # What a caller may say beside the arrays, with its default. The names are the glossary's.
 OPTIONS = {
@@ -92,7 +93,32 @@ def text(name, value):
         raise TypeError(f"{name}: {type(value).__name__} is not a text; pass a str.")
     if "\0" in value:
         raise ValueError(f"{name}: it holds a zero byte; remove it.")
-    return value.encode("utf-8")
+    try:
+        return value.encode("utf-8")
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"{name}: it holds half of a surrogate pair, which is no character; remove it."
+        ) from None
+
+
+def mapping(name, value, entries):
+    """A dict of what is given by name."""
+    if value is None or isinstance(value, Mapping):
+        return dict(value or {})
+    raise TypeError(f"{name}: {type(value).__name__} is not a dict; pass {entries}.")
+
+
+def _dtype_name(value):
+    """A dtype by our name or by that of a framework: "fp32", "float32", numpy.float32, torch.float32."""
+    if isinstance(value, str):
+        name = value
+    else:
+        name = getattr(value, "name", None) or getattr(value, "__name__", None) or str(value)
+    name = str(name).rpartition(".")[2]
+    code = _tensor.ARRAY_DTYPES.get(name)
+    if code is None:
+        return name if isinstance(value, str) else value
+    return _abi.DTYPE_NAMES[code]
 
 
 def needs_rank(name, layout, rank, description):
@@ -208,7 +234,7 @@ def outputs_from(op, layouts, options, problem):
     if "out" in layouts:
         problem.dtype_out = layouts["out"].code
     elif options["dtype_out"] is not None:
-        problem.dtype_out = one_of("dtype_out", options["dtype_out"], _abi.DTYPES)
+        problem.dtype_out = one_of("dtype_out", _dtype_name(options["dtype_out"]), _abi.DTYPES)
     problem.deterministic = flag("deterministic", options["deterministic"])
     problem.batch_invariant = flag("batch_invariant", options["batch_invariant"])
     problem.needs_lse = flag("return_lse", options["return_lse"])
@@ -262,10 +288,10 @@ def plan_options_from(options, device):
     c.allow_reference = flag("allow_reference", options["allow_reference"])
     c.num_threads = small_integer("num_threads", options["num_threads"])
     c.executor = options.get("executor")
-    knobs = options["knobs"]
+    knobs = mapping("knobs", options["knobs"], "{name: value}")
     keep = None
     if knobs:
-        pairs = dict(knobs).items()
+        pairs = knobs.items()
         keep = (_abi.Knob * len(pairs))(
             *((text("knobs", str(n)), text("knobs", str(v))) for n, v in pairs)
         )
@@ -286,5 +312,7 @@ def facts_of_text(line):
     scalars = [word.split(":")[1] for word in words if word.startswith("scalar:")]
     problem = _abi.made(_abi.Problem)
     rest = _EXPRESSION.sub("", line)
-    _abi.check(_abi.library().sirdar_problem_parse(rest.encode(), ctypes.addressof(problem)))
+    _abi.check(
+        _abi.library().sirdar_problem_parse(text("problem", rest), ctypes.addressof(problem))
+    )
     return problem, [(parts[0], len(parts) > 3) for parts in tensors], scalars

@@ -17,7 +17,7 @@ _TAIL = struct.Struct("=ii8q")
 _MAX_LAYOUTS = 4096
 
 # The names that NumPy, CuPy and JAX (through ml_dtypes) give our dtypes.
-_ARRAY_DTYPES = {
+ARRAY_DTYPES = {
     "float32": 0,
     "bfloat16": 1,
     "float16": 2,
@@ -27,7 +27,7 @@ _ARRAY_DTYPES = {
     "int64": 6,
     "bool": 7,
 }
-_ARRAY_NAMES = {code: name for name, code in _ARRAY_DTYPES.items()}
+_ARRAY_NAMES = {code: name for name, code in ARRAY_DTYPES.items()}
 
 
 class Layout:
@@ -53,9 +53,22 @@ class Layout:
         self.is_plain = rank == 0 or self.strides[-1] == 1 or self.shape[-1] <= 1
 
 
+_FLOATS = "fp32, bf16, fp16"
+_TAKES = {
+    "q": _FLOATS + ", fp8_e4m3", "out": _FLOATS, "bias": _FLOATS, "mask": "boolean",
+    "tensors": "fp32, int32, boolean", "cu_seqlens_q": "int32", "alibi": "fp32",
+    **dict.fromkeys(("dout", "dq", "dk", "dv", "out_a", "out_b"), _FLOATS),
+    **dict.fromkeys(("seqused_q", "seqused_k", "cu_seqlens_k", "page_table"), "int32"),
+    **dict.fromkeys(("document_q", "document_k"), "int32"),
+}  # fmt: skip
+_TAKES["k"] = _TAKES["v"] = _TAKES["q"]
+
+
 def _refuse_dtype(name, dtype):
-    known = ", ".join(_abi.DTYPES)
-    return TypeError(f"{name}: dtype {dtype} is none of {known}; convert it.")
+    takes = _TAKES.get(name.partition("[")[0], "fp32")
+    if "," in takes:
+        return TypeError(f"{name}: dtype {dtype} is none of {takes}; convert it.")
+    return TypeError(f"{name}: dtype {dtype} is not {takes}; convert it.")
 
 
 def _checked(name, code, shape, strides, device):
@@ -152,7 +165,7 @@ class NumpyKind:
         return read_slowly if offset is None else read
 
     def _layout(self, array, name):
-        code = _ARRAY_DTYPES.get(array.dtype.name)
+        code = ARRAY_DTYPES.get(array.dtype.name)
         if code is None or not array.dtype.isnative:
             raise _refuse_dtype(name, array.dtype)
         strides = _in_elements(name, array.strides, array.itemsize)
@@ -325,7 +338,7 @@ class CupyKind(_NoShortWay):
         self.cupy = cupy
 
     def read(self, array, name):
-        code = _ARRAY_DTYPES.get(array.dtype.name)
+        code = ARRAY_DTYPES.get(array.dtype.name)
         if code is None:
             raise _refuse_dtype(name, array.dtype)
         strides = _in_elements(name, array.strides, array.itemsize)
@@ -392,15 +405,43 @@ def _capsule_pointer(capsule):
     return get(capsule, b"dltensor")
 
 
-def _read_dlpack(array, name):
-    kind, index = array.__dlpack_device__()
+def _exported(array, name):
+    """(device kind, device index, capsule, the struct in it) of what says that it has DLPack."""
+    try:
+        kind, index = map(int, array.__dlpack_device__())
+    except Exception as error:
+        raise TypeError(
+            f"{name}: its __dlpack_device__() gives no pair of numbers ({_brief(error)}); pass another array."
+        ) from error
     if kind not in _DL_CPU_DEVICES and kind != _DL_CUDA:
         raise NotImplementedError(
             f"{name}: an array of DLPack device {int(kind)} cannot be read; move it to the CPU or to CUDA."
         )
     # 1 is CUDA's default stream in DLPack; the producer orders its work before it.
-    capsule = array.__dlpack__(stream=1) if kind == _DL_CUDA else array.__dlpack__()
-    tensor = _DLTensor.from_address(_capsule_pointer(capsule))
+    try:
+        capsule = array.__dlpack__(stream=1) if kind == _DL_CUDA else array.__dlpack__()
+    except Exception as error:
+        raise ValueError(
+            f"{name}: its memory is not given away by DLPack ({_brief(error)}); pass a copy of it."
+        ) from error
+    try:
+        tensor = _DLTensor.from_address(_capsule_pointer(capsule))
+    except ValueError:
+        raise TypeError(
+            f"{name}: its __dlpack__() gives no capsule of an unused tensor; pass another array."
+        ) from None
+    if not 0 <= tensor.ndim <= _abi.MAX_RANK or (tensor.ndim and not tensor.shape):
+        raise ValueError(f"{name}: DLPack gives it {tensor.ndim} axes; ranks are 0 to 4.")
+    return kind, index, capsule, tensor
+
+
+def _brief(error):
+    """What an error says, to stand within a sentence."""
+    return " ".join(str(error).split()).rstrip(".") or type(error).__name__
+
+
+def _read_dlpack(array, name):
+    kind, index, capsule, tensor = _exported(array, name)
     code = _DL_DTYPES.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
     if code is None:
         raise _refuse_dtype(name, getattr(array, "dtype", f"DLPack {tensor.code}:{tensor.bits}"))

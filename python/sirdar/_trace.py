@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from . import expressions
 from ._tensor import remember
-from .expressions import BOOL, FP32, INT, Value, value_of
+from .expressions import BOOL, FP32, INT, NotInLanguage, Value, value_of
 
 _POSITIONAL = {
     "score_mod": ("score", "b", "h", "q", "k"),
@@ -118,6 +118,7 @@ def _whole_operator(name):
 
 for _name in (
     "add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow neg pos abs "
+    "rpow matmul rmatmul lshift rlshift rshift rrshift divmod rdivmod round trunc "
     "lt le gt ge eq ne and rand or ror xor rxor invert bool float int"
 ).split():
     setattr(Array, f"__{_name}__", _whole_operator(f"__{_name}__"))
@@ -232,13 +233,13 @@ class _Binder:
             return self.rebuilt[function]
         code = function.__code__
         scope = dict(function.__globals__)
+        cells = tuple(types.CellType() for _ in code.co_freevars)
+        copy = types.FunctionType(code, scope, function.__name__, None, cells)
+        self.rebuilt[function] = copy  # before what it names is bound: that may be itself
         named = {**self.reads.given, **self.reads.scalars}
         for name in _names_of(code).globals:
             if name in scope or (name in named and not hasattr(builtins, name)):
                 scope[name] = self.stand_in(name, scope.get(name))
-        cells = tuple(types.CellType() for _ in code.co_freevars)
-        copy = types.FunctionType(code, scope, function.__name__, None, cells)
-        self.rebuilt[function] = copy
         copy.__defaults__ = tuple(
             self.stand_in(name, value)
             for name, value in zip(_default_names(function), function.__defaults__ or ())
@@ -314,6 +315,13 @@ def _run(role, function, reads):
         if isinstance(result, Array):
             result = result._whole()
         value = value_of(result)
+    except NotInLanguage as error:
+        raise TypeError(f"{role}: {error}") from error
+    except RecursionError:
+        raise TypeError(
+            f"{role}: the function calls itself without an end while it is traced; a condition on a traced "
+            "value cannot stop it, so write it without recursion."
+        ) from None
     except (TypeError, ValueError) as error:
         raise type(error)(f"{role}: {error}") from error
     finally:

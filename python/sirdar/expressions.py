@@ -9,6 +9,7 @@ where(condition, x, y), & for and, | for or, ~ for not: `if`, `and`, `or`, `not`
 would need a value that does not exist yet.
 """
 
+import inspect
 import math
 import operator
 from typing import Any
@@ -23,11 +24,14 @@ _PRECEDENCE = {
 _UNARY, _PRIMARY, _CHOICE = 7, 8, 0
 
 
+class NotInLanguage(AttributeError):
+    """A method that a traced value does not have."""
+
+
 class Value:
     """A number or truth that is not known yet: its text and its type."""
 
     __slots__ = ("is_never_negative", "precedence", "text", "type")
-    __hash__ = None
 
     def __init__(self, text, type, precedence=_PRIMARY, is_never_negative=False):
         self.text, self.type, self.precedence = text, type, precedence
@@ -75,6 +79,10 @@ class Value:
         return _remainder(other, self)
 
     def __pow__(self, other):
+        if isinstance(other, Value) or hasattr(other, "_whole"):
+            raise TypeError(
+                f"'{self.text}' to the power of a traced value is not in the language; write exp(y * log(x))."
+            )
         if other == 0.5:
             return sqrt(self)
         if not isinstance(other, int) or not 1 <= other <= 8:
@@ -164,6 +172,14 @@ class Value:
     def __iter__(self):
         raise TypeError(f"'{self.text}' is one value; it cannot be taken apart.")
 
+    def __getattr__(self, name):
+        if name.startswith("__"):  # what NumPy, torch and copy ask every object for
+            raise AttributeError(name)
+        raise NotInLanguage(
+            f"'{self.text}' is traced and has no .{name}; use the functions of sirdar.expressions, as in "
+            "exp(score)."
+        )
+
     # --- functions of NumPy and torch ---
 
     def __array_ufunc__(self, ufunc, method, *inputs, **options):
@@ -180,6 +196,24 @@ class Value:
 
             return _trace.element_of(inputs[0], inputs[1])
         return _foreign(name, inputs, options)
+
+
+def _refusal(what):
+    def refuse(self, *_):
+        raise TypeError(
+            f"{what} of the traced '{self.text}' is not in the language; sirdar.expressions lists it."
+        )
+
+    return refuse
+
+
+for _names, _what in (
+    ("rpow", "a power"), ("matmul rmatmul", "@"), ("lshift rlshift", "<<"), ("rshift rrshift", ">>"),
+    ("divmod rdivmod", "divmod"), ("round trunc", "rounding other than floor"), ("len", "a length"),
+    ("getitem", "an element"), ("hash", "a hash"),
+):  # fmt: skip
+    for _name in _names.split():
+        setattr(Value, f"__{_name}__", _refusal(_what))
 
 
 def value_of(x):
@@ -391,5 +425,16 @@ def _foreign(name, inputs, options):
     if function is None or options:
         raise TypeError(
             f"{name or 'this'} of a traced value is not in the language; sirdar.expressions lists it."
+        )
+    try:
+        inspect.signature(function).bind(*inputs)
+        # A number beside an array is an axis of it.
+        fits = name not in ("min", "max") or not isinstance(inputs[-1], (int, float, tuple, list))
+    except TypeError:
+        fits = False
+    if not fits:
+        raise TypeError(
+            f"{name} of {len(inputs)} such arguments is not in the language; use the functions of "
+            "sirdar.expressions, as in maximum(x, y)."
         )
     return function(*(value_of(x) for x in inputs))

@@ -7,6 +7,7 @@ The computation is called back by XLA on the host's memory (jax.pure_callback). 
 is a GPU it is refused: a copy to the host and back would not be what was asked for.
 """
 
+import contextlib
 import functools
 
 import jax
@@ -68,8 +69,23 @@ def attention(q, k, v, *, return_lse=False, **options):
     told["scalars"] = tuple((scalars or {}).items())
     # Checks everything that needs no values, before XLA would.
     shapes = _shapes_of(arrays, named, told)
-    out, lse = _attention(tuple(sorted(told.items())), shapes, arrays, named)
+    with _reverse_mode_only():
+        out, lse = _attention(tuple(sorted(told.items())), shapes, arrays, named)
     return (out, lse) if return_lse else out
+
+
+@contextlib.contextmanager
+def _reverse_mode_only():
+    """JAX's words for what there is no derivative of, in ours."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        if "custom_vjp" not in str(error) and "do not support JVP" not in str(error):
+            raise
+        raise NotImplementedError(
+            "q, k, v: there are first derivatives in reverse mode only; use jax.grad or jax.vjp once, not "
+            "jvp, jacfwd, hessian or a gradient of a gradient."
+        ) from error
 
 
 def _check_fit(arrays):
@@ -201,7 +217,8 @@ def _backward(told, shapes, kept, cotangents):
         {name: _struct(named[name]) for name in wanted[1]},
     )
     function = functools.partial(_backward_on_host, told, wanted)
-    got, got_named = _callback(function, structs, arrays, named, out, lse, dout, dlse)
+    with _reverse_mode_only():
+        got, got_named = _callback(function, structs, arrays, named, out, lse, dout, dlse)
     got = {name: gradient.astype(arrays[name].dtype) for name, gradient in got.items()}
     return (
         {name: got.get(name) for name in arrays},

@@ -214,3 +214,32 @@ def test_explain_and_properties_of_a_plan(qkv):
     np.testing.assert_allclose(of_text(*qkv, tensors={"g": gain}, scalars={"c": 1}), out, atol=1e-6)
     with pytest.raises(ValueError, match="'g' is missing"):
         of_text(*qkv, scalars={"c": 1})
+
+
+def test_results_of_one_query_each_may_be_given_in_either_shape(random):
+    q, k, v = random(2, 4, 16), random(2, 7, 2, 16), random(2, 7, 2, 16)
+    out, lse = sirdar.decode(q, k, v, return_lse=True)
+    for shape in ((2, 4), (2, 4, 1)):
+        given_out, given_lse = np.empty_like(q), np.empty(shape, np.float32)
+        got = sirdar.decode(q, k, v, out=given_out, lse=given_lse)
+        assert got[1].shape == (2, 4)
+        np.testing.assert_array_equal(given_out, out)
+        np.testing.assert_array_equal(given_lse.reshape(2, 4), lse)
+
+
+def test_merge_takes_any_strides(qkv):
+    out, lse = sirdar.attention(*qkv, return_lse=True)
+    wide = np.repeat(out, 2, axis=-1)
+    for a, b in ((wide[..., ::2], out), (out, wide[..., ::2])):
+        for one, other in zip(sirdar.merge(a, lse, b, lse), sirdar.merge(out, lse, out, lse)):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_a_dtype_has_the_names_of_every_framework(qkv):
+    half = [array.astype(np.float16) for array in qkv]
+    wanted = sirdar.attention(*half, dtype_out="fp32")
+    for dtype in ("float32", np.float32, np.dtype("float32")):
+        np.testing.assert_array_equal(sirdar.attention(*half, dtype_out=dtype), wanted)
+    for dtype in ("float64", np.float64, 3):
+        with pytest.raises(ValueError, match="^dtype_out: .* is not one of fp32"):
+            sirdar.attention(*half, dtype_out=dtype)

@@ -101,3 +101,20 @@ def test_what_is_refused(qkv):
         attention(q, k, v, out=q)
     with pytest.raises(ValueError, match="seqlen_q: it is missing"):
         attention(q[0], k, v, cu_seqlens_q=jnp.array([0, 6], jnp.int32))
+
+
+def test_forward_mode_and_second_derivatives_are_refused(qkv):
+    from sirdar.jax import attention
+
+    def loss(q):
+        return attention(q, *qkv[1:]).sum()
+
+    q = jnp.asarray(qkv[0])
+    for call in (
+        lambda: jax.jvp(loss, (q,), (q,)),
+        lambda: jax.jacfwd(loss)(q),
+        lambda: jax.hessian(loss)(q),
+        lambda: jax.grad(lambda q: jax.grad(loss)(q).sum())(q),
+    ):
+        with pytest.raises(NotImplementedError, match="^q, k, v: there are first derivatives"):
+            call()

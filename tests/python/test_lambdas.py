@@ -158,6 +158,10 @@ def test_the_gradient_of_a_captured_array(qkv):
     np.testing.assert_array_equal(got.dtensors["slope"], wanted.dtensors["slope"])
 
 
+def endless(score):
+    return endless(score) + 1
+
+
 class Holder:
     table = slope
 
@@ -177,6 +181,20 @@ class Holder:
         (lambda score, q: np.sin(score), "sin of a traced value"),
         (lambda score, q: score & q, "is a number and &, | and ~ take conditions"),
         (lambda score, q: score**1.5, "to the power of 1.5"),
+        (lambda score, q: score**q, "to the power of a traced value"),
+        (lambda score, q: score**width, "to the power of a traced value"),
+        (lambda score, q: 2**q, "a power of the traced 'q'"),
+        (lambda score, q: q >> 1, ">> of the traced 'q'"),
+        (lambda score, q: 1 << width, "<< of the traced 'width[0]'"),
+        (lambda score, q: divmod(q, 2)[0], "divmod of the traced 'q'"),
+        (lambda score, q: round(score), "rounding other than floor"),
+        (lambda score, q: score[0], "an element of the traced 'score'"),
+        (lambda score, q: {score: 1}, "a hash of the traced 'score'"),
+        (lambda score, q: score.exp(), "'score' is traced and has no .exp"),
+        (lambda score, q: np.max(score), "max of 1 such arguments"),
+        (lambda score, q: np.max(score, 0), "max of 2 such arguments"),
+        (lambda score, q: np.sum(score), "sum of a traced value"),
+        (lambda score, q: endless(score), "calls itself without an end"),
         (lambda score, q: None, "NoneType cannot be used"),
         (lambda score, q: q > 2, "must return a score"),
         (lambda score, x, y: score, "its parameters are (score, x, y)"),
@@ -290,6 +308,14 @@ def test_globals_of_functions_within_a_function_are_read_at_every_call(function,
     first = text_of(function)
     monkeypatch.setitem(globals(), "gain", 3.0)
     assert text_of(function) == first.replace("2.0", "3.0") != first
+
+
+def times(score, count):
+    return score if count == 0 else times(score, count - 1) * 2
+
+
+def test_a_function_that_calls_itself_and_ends():
+    assert text_of(lambda score: times(score, 2)) == "score * 2 * 2"
 
 
 def test_arrays_of_functions_within_a_function_are_found(qkv):

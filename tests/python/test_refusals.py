@@ -227,3 +227,75 @@ def test_arrays_of_jax_are_never_written_to_nor_traced(qkv):
         sirdar.attention(*arrays, out=arrays[0])
     with pytest.raises(TypeError, match="sirdar.jax"):
         jax.jit(sirdar.attention)(*arrays)
+
+
+class Producer:
+    """Something that says that it has DLPack."""
+
+    def __init__(self, capsule, device=(1, 0)):
+        self.capsule, self.device = capsule, device
+
+    def __dlpack__(self, **_):
+        return self.capsule()
+
+    def __dlpack_device__(self):
+        return self.device
+
+
+def read_only(like):
+    array = np.zeros_like(like)
+    array.flags.writeable = False
+    return Producer(array.__dlpack__)
+
+
+def used(like):
+    capsule = like.__dlpack__()
+    np.from_dlpack(Producer(lambda: capsule))
+    return capsule
+
+
+@pytest.mark.parametrize(
+    "call, kind, part",
+    [
+        (lambda q, k, v: sirdar.plan(q, k, v, out="nonsense"), TypeError, "out: str is not an array"),
+        (lambda q, k, v: sirdar.plan("fwd s10", q, q), TypeError, "k, v: a problem string"),
+        (lambda q, k, v: sirdar.attention(q, k, v, dropout_p=0.5, dropout_seed=None), TypeError, "dropout_seed: None"),
+        (lambda q, k, v: sirdar.attention(q, k, v, dropout_p=0.5, dropout_offset=0.0), TypeError, "dropout_offset: 0.0"),
+        (lambda q, k, v: sirdar.attention(q, k, v, knobs=[1]), TypeError, "knobs: list is not a dict"),
+        (lambda q, k, v: sirdar.attention(q, k, v, scalars=["c"]), TypeError, "scalars: list is not a dict"),
+        (lambda q, k, v: sirdar.attention(q, k, v, scalars=[]), TypeError, "scalars: list is not a dict"),
+        (lambda q, k, v: sirdar.attention(q, k, v, tensors=q), TypeError, "tensors: ndarray is not a dict"),
+        (lambda q, k, v: sirdar.attention(q, k, v, score_mod=lambda score: score, tensors=[q]), TypeError, "tensors: list"),
+        (lambda q, k, v: sirdar.backward(q, q, k, v, q, q, scalars=["c"]), TypeError, "scalars: list"),
+        (lambda q, k, v: sirdar.plan(q, k, v, scalars=["c"]), TypeError, "scalars: list is not a dict"),
+        (lambda q, k, v: sirdar.plan(q, k, v)(q, k, v, scalars=["c"]), TypeError, "scalars: list is not a dict"),
+        (lambda q, k, v: sirdar.plan("\ud800"), ValueError, "problem: it holds half of a surrogate"),
+        (lambda q, k, v: sirdar.attention(q, k, v, score_mod="\ud800"), ValueError, "score_mod: it holds half"),
+        (lambda q, k, v: sirdar.decode(q[:, 0], k, v, out=[]), TypeError, "out: list is not an array"),
+        (lambda q, k, v: sirdar.decode(q[:, 0], k, v, out=q), ValueError, "out: shape [2, 5, 4, 16] does not fit"),
+        (lambda q, k, v: sirdar.attention(Producer(lambda: 1), k, v), TypeError, "q: its __dlpack__()"),
+        (lambda q, k, v: sirdar.attention(Producer(lambda: used(q)), k, v), TypeError, "q: its __dlpack__()"),
+        (lambda q, k, v: sirdar.attention(Producer(lambda: 1 / 0), k, v), ValueError, "q: its memory is not given"),
+        (lambda q, k, v: sirdar.attention(Producer(q.__dlpack__, 7), k, v), TypeError, "q: its __dlpack_device__()"),
+        (lambda q, k, v: sirdar.attention(Producer(np.zeros((1,) * 6).__dlpack__), k, v), ValueError, "it 6 axes"),
+        (lambda q, k, v: sirdar.attention(q, k, v, out=read_only(q)), ValueError, "out: its memory is not given"),
+        (lambda q, k, v: sirdar.attention(q, k, v, mask=ones(5, 7, dtype=np.uint8)), TypeError, "uint8 is not boolean"),
+        (lambda q, k, v: sirdar.attention(q, k, v, sink=np.zeros(4)), TypeError, "float64 is not fp32"),
+        (lambda q, k, v: sirdar.plan("bwd b1 sq4 sk4 hq1 hkv1 d16 fp32 dbias"), ValueError, "pass bias"),
+    ],
+)  # fmt: skip
+def test_what_is_given_wrongly_is_one_sentence(call, kind, part, qkv):
+    with pytest.raises(kind) as error:
+        call(*qkv)
+    assert type(error.value) is kind
+    assert part in str(error.value), str(error.value)
+    assert is_one_sentence(str(error.value)), str(error.value)
+
+
+def test_a_refused_dtype_names_what_the_argument_takes(qkv):
+    """No sentence names a dtype that is refused there in turn."""
+    for options, name in ((dict(bias=ones(5, 7, dtype=np.float64)), "bias"), ({}, "q")):
+        q = qkv[0] if options else qkv[0].astype(np.float64)
+        with pytest.raises(TypeError, match=f"^{name}: dtype float64") as error:
+            sirdar.attention(q, *qkv[1:], **options)
+        assert "int" not in str(error.value) and "boolean" not in str(error.value)
