@@ -23,6 +23,16 @@ _OPTIONS = tuple(_problem.OPTIONS)
 _FP32 = _abi.DTYPES["fp32"]
 
 
+_PLAIN = frozenset((type(None), bool, int, float, str))
+
+
+def _read_now(value):
+    """A number of another library as Python's: it may change where it stands, and plans are kept by number."""
+    if type(value) in _PLAIN or getattr(value, "shape", None) != () or not hasattr(value, "item"):
+        return value
+    return value.item()
+
+
 class Gradients(NamedTuple):
     """What sirdar.backward returns: gradients like what they are the gradient of.
 
@@ -81,6 +91,8 @@ def _check_named_devices(layouts, named):
 def _forward(arrays, values, tensors, scalars, seed, offset, lse=None, max_logit=None):
     """arrays: as _FORWARD; values: as _OPTIONS."""
     kind = _tensor.kind_of(arrays[0], "q")
+    if not _PLAIN.issuperset(map(type, values)):
+        values = tuple(map(_read_now, values))
     offsets = _plan._OFFSETS
     entries, keep, layouts = [], [], {}
     key = [values]
@@ -388,6 +400,7 @@ def backward(
 
 
 def _backward_plan(given, values, tensors, scalar_names, needs_dtensors):
+    values = tuple(map(_read_now, values))
     layouts = {name: _plan.read_argument(name, array)[1] for name, array in given.items()}
     named = [] if tensors is None else _read_named("tensors", tensors)
     for name in needs_dtensors:

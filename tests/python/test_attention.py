@@ -243,3 +243,19 @@ def test_a_dtype_has_the_names_of_every_framework(qkv):
     for dtype in ("float64", np.float64, 3):
         with pytest.raises(ValueError, match="^dtype_out: .* is not one of fp32"):
             sirdar.attention(*half, dtype_out=dtype)
+
+
+def test_a_number_of_another_library_is_read_at_every_call():
+    q = np.random.default_rng(0).standard_normal((1, 6, 2, 8), dtype=np.float32)
+    scale = np.array(0.1)
+    first = sirdar.attention(q, q, q, softmax_scale=scale)
+    scale[()] = 2.0
+    second = sirdar.attention(q, q, q, softmax_scale=scale)
+    assert np.array_equal(first, sirdar.attention(q, q, q, softmax_scale=0.1))
+    assert np.array_equal(second, sirdar.attention(q, q, q, softmax_scale=2.0))
+    out, lse = sirdar.attention(q, q, q, softmax_scale=2.0, return_lse=True)
+    gradients = [sirdar.backward(q, q, q, q, out, lse, softmax_scale=x).dq for x in (scale, 2.0)]
+    assert np.array_equal(*gradients)
+    scale[()] = 0.5
+    changed = sirdar.backward(q, q, q, q, out, lse, softmax_scale=scale).dq
+    assert not np.array_equal(changed, gradients[0])

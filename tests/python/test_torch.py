@@ -8,7 +8,7 @@ import torch
 import torch_formula
 from torch.utils.checkpoint import checkpoint
 
-import sirdar.compat
+import sirdar.compat.flash_attn
 import sirdar.torch
 from sirdar.torch import _ops
 from torch_formula import close, shown
