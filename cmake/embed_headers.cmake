@@ -9,7 +9,7 @@ foreach(index RANGE ${last})
     string(REGEX MATCH "^([^=]+)=(.+)$" matched "${argument}")
     set(name "${CMAKE_MATCH_1}")
     file(READ "${CMAKE_MATCH_2}" text)
-    string(APPEND rows "    {\"${name}\", R\"header(${text})header\"},\n")
+    string(APPEND rows "    {\"${name}\", R\"header(${text})header\"sv},\n")
   elseif(argument STREQUAL "--")
     set(is_file TRUE)
   endif()
@@ -19,6 +19,8 @@ file(WRITE "${OUTPUT}" "#include \"jit/headers.h\"
 namespace sirdar::jit {
 
 std::span<const EmbeddedHeader> embedded_headers() {
+  // Literals that know their length: clang would count it byte by byte, and give up.
+  using namespace std::string_view_literals;
   static constexpr EmbeddedHeader kHeaders[] = {
 ${rows}  };
   return kHeaders;
