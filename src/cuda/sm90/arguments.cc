@@ -1,5 +1,7 @@
 #include "cuda/sm90/arguments.h"
 
+#include <fmt/format.h>
+
 namespace sirdar::sm90 {
 
 cuda::TensorMapSpec spec_of(const MapRequest& request) {
@@ -31,6 +33,32 @@ int64_t heads_within(int64_t bytes, int64_t bytes_per_head, int64_t most) {
   int64_t heads = 1;
   while (heads < most && 2 * heads * bytes_per_head <= bytes) heads *= 2;
   return heads;
+}
+
+Status check_limits(const Problem& problem, const Device& device, int64_t max_seqlen) {
+  constexpr int kMaxHeadDim = 256;
+  const auto unsupported = [](std::string reason) {
+    return Status(StatusCode::unsupported, std::move(reason));
+  };
+  if (device.kind != DeviceKind::cuda) {
+    return unsupported(fmt::format("runs on a Hopper GPU, and {} is a CPU", device.name));
+  }
+  if (device.arch != 90) {
+    return unsupported(
+        fmt::format("uses instructions of sm_90 alone, and {} is sm_{}", device.name, device.arch));
+  }
+  const int64_t widest = std::max(problem.head_dim, problem.value_dim());
+  if (problem.head_dim % 8 != 0 || problem.value_dim() % 8 != 0 || widest > kMaxHeadDim) {
+    return unsupported(
+        fmt::format("takes head_dim and head_dim_v that are multiples of 8 up to {}, "
+                    "not {} and {}",
+                    kMaxHeadDim, problem.head_dim, problem.value_dim()));
+  }
+  if (std::max({problem.seqlen_q, problem.seqlen_k, problem.total_q, problem.total_k}) >
+      max_seqlen) {
+    return unsupported(fmt::format("takes up to {} rows", max_seqlen));
+  }
+  return {};
 }
 
 }  // namespace sirdar::sm90

@@ -48,4 +48,7 @@ int64_t heads_within(int64_t bytes, int64_t bytes_per_head, int64_t most);
 
 inline constexpr double kLog2eDouble = 1.4426950408889634;
 
+// What both kernels take of devices, head dimensions and lengths: ok, or the reason.
+Status check_limits(const Problem& problem, const Device& device, int64_t max_seqlen);
+
 }  // namespace sirdar::sm90

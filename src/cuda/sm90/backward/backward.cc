@@ -9,6 +9,7 @@
 #include "core/log.h"
 #include "cuda/context.h"
 #include "cuda/rows/backward/backward.h"
+#include "cuda/sm90/arguments.h"
 #include "cuda/sm90/backward/arguments.h"
 #include "cuda/sm90/backward/choose.h"
 #include "cuda/sm90/enum_words.h"
@@ -20,35 +21,17 @@ namespace {
 
 constexpr int64_t kMaxSeqlen = int64_t{1} << 28;  // positions and sums of four are 32-bit
 constexpr int64_t kMaxBlocks = int64_t{1} << 30;
-constexpr int kMaxHeadDim = 256;
 constexpr double kLeastScale = 1e-20;  // lse is divided by it
 
 Status unsupported(std::string reason) { return {StatusCode::unsupported, std::move(reason)}; }
 
 Status supports(const Problem& problem, const Device& device) {
   if (problem.op != Op::backward) return unsupported("computes gradients only");
-  if (device.kind != DeviceKind::cuda) {
-    return unsupported(fmt::format("runs on a Hopper GPU, and {} is a CPU", device.name));
-  }
-  if (device.arch != 90) {
-    return unsupported(
-        fmt::format("uses instructions of sm_90 alone, and {} is sm_{}", device.name, device.arch));
-  }
-  const int64_t widest = std::max(problem.head_dim, problem.value_dim());
-  if (problem.head_dim % 8 != 0 || problem.value_dim() % 8 != 0 || widest > kMaxHeadDim) {
-    return unsupported(
-        fmt::format("takes head_dim and head_dim_v that are multiples of 8 up to {}, "
-                    "not {} and {}",
-                    kMaxHeadDim, problem.head_dim, problem.value_dim()));
-  }
+  if (Status status = check_limits(problem, device, kMaxSeqlen); !status.ok()) return status;
   const bool has_rows = problem.layout_q == Layout::ragged ? problem.total_q > 0 : true;
   const bool has_keys = problem.layout_kv == Layout::ragged ? problem.total_k > 0 : true;
   if (problem.seqlen_q < 1 || problem.seqlen_k < 1 || !has_rows || !has_keys) {
     return unsupported("takes at least one query row and one key");
-  }
-  if (std::max({problem.seqlen_q, problem.seqlen_k, problem.total_q, problem.total_k}) >
-      kMaxSeqlen) {
-    return unsupported(fmt::format("takes up to {} rows", kMaxSeqlen));
   }
   const int64_t tiles = (problem.seqlen_q / 32 + 1) * problem.num_heads_q;
   const int64_t blocks = (problem.seqlen_k / 64 + 1) * problem.num_heads_kv;

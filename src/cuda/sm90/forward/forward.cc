@@ -15,6 +15,7 @@
 #include "cuda/rows/forward/choose.h"
 #include "cuda/rows/forward/forward.h"
 #include "cuda/rows/forward/params.h"
+#include "cuda/sm90/arguments.h"
 #include "cuda/sm90/forward/arguments.h"
 #include "cuda/sm90/forward/choose.h"
 #include "cuda/sm90/forward/config_names.h"
@@ -27,29 +28,11 @@ namespace {
 
 constexpr int64_t kMaxSeqlen = int64_t{1} << 30;  // positions and their sums are 32-bit
 constexpr int64_t kMaxItems = int64_t{1} << 30;
-constexpr int kMaxHeadDim = 256;
 
 Status unsupported(std::string reason) { return {StatusCode::unsupported, std::move(reason)}; }
 
 Status supports(const Problem& problem, const Device& device) {
-  if (device.kind != DeviceKind::cuda) {
-    return unsupported(fmt::format("runs on a Hopper GPU, and {} is a CPU", device.name));
-  }
-  if (device.arch != 90) {
-    return unsupported(
-        fmt::format("uses instructions of sm_90 alone, and {} is sm_{}", device.name, device.arch));
-  }
-  const int64_t widest = std::max(problem.head_dim, problem.value_dim());
-  if (problem.head_dim % 8 != 0 || problem.value_dim() % 8 != 0 || widest > kMaxHeadDim) {
-    return unsupported(
-        fmt::format("takes head_dim and head_dim_v that are multiples of 8 up to {}, "
-                    "not {} and {}",
-                    kMaxHeadDim, problem.head_dim, problem.value_dim()));
-  }
-  if (std::max({problem.seqlen_q, problem.seqlen_k, problem.total_q, problem.total_k}) >
-      kMaxSeqlen) {
-    return unsupported(fmt::format("takes up to {} rows", kMaxSeqlen));
-  }
+  if (Status status = check_limits(problem, device, kMaxSeqlen); !status.ok()) return status;
   if ((problem.seqlen_q / 64 + 1) * problem.batch * problem.num_heads_q > kMaxItems) {
     return unsupported(fmt::format("takes up to {} blocks of 64 query rows", kMaxItems));
   }
