@@ -96,7 +96,7 @@ def backward(call, size, dims, inputs, options):
     _check(values, places, options)
     if options.get("needs_dsink"):
         raise NotImplementedError(
-            "sink: its gradient under torch.func.vmap is not implemented; loop over the mapped axis."
+            "sink: torch.func.vmap cannot take its gradient; loop over the mapped axis."
         )
     batch, needs_dbias = _batch_of(inputs[4], dims[4]), options.get("needs_dbias", False)
     folded = [None if t is None else _fold(t, dim, size) for t, dim in zip(inputs[:7], dims)]
