@@ -2,10 +2,10 @@
 
 namespace sirdar::cuda {
 
-Status PlanKernels::load(const std::vector<KernelSource>& sources, const Device& device,
-                         const Problem& problem) {
+Status PlanKernels::load(const std::function<std::vector<KernelSource>()>& sources,
+                         const Device& device, const Problem& problem) {
   std::call_once(once_, [&] {
-    for (const KernelSource& source : sources) {
+    for (const KernelSource& source : sources()) {
       Result<KernelPtr> loaded = load_kernel(source, device, problem.str());
       if (!loaded.ok()) {
         status_ = loaded.status();

@@ -5,6 +5,7 @@
 #include "cuda/launch.h"
 
 #include <cstddef>
+#include <functional>
 #include <mutex>
 #include <vector>
 
@@ -20,8 +21,8 @@ struct Step {
 // A plan's kernels, compiled and loaded when they are first needed. Any number of threads.
 class PlanKernels {
  public:
-  // The same sources and device in every call.
-  Status load(const std::vector<KernelSource>& sources, const Device& device,
+  // The same sources and device in every call; the first one asks for them.
+  Status load(const std::function<std::vector<KernelSource>()>& sources, const Device& device,
               const Problem& problem);
   // One after the other. After load().
   Status run(const std::vector<Step>& steps, const Problem& problem, Stream stream) const;

@@ -117,6 +117,33 @@ TEST_F(CudaBackwardRun, OthersFollowTheKernelBefore) {
   }
 }
 
+// Tensors are described to TMA once, and again where one lies elsewhere.
+TEST_F(CudaBackwardRun, ACallThatRepeatsIsRemembered) {
+  check::Inputs inputs(Problem::parse("bwd b2 s64 h2 d64 bf16 causal").value(), 1,
+                       check::Style::plain);
+  const Plan plan = Plan::create(inputs.problem(), {}, Device::cuda(0).value()).value();
+  inputs.set_workspace(plan.workspace_bytes());
+  fake_.param_bytes = sizeof(BackwardParams);
+  const auto params_of_run = [&](const Args& args) {
+    fake_.launches.clear();
+    EXPECT_TRUE(plan.run(args).ok());
+    EXPECT_EQ(fake_.launches.size(), 3u);
+    return fake_.launches[1].params;
+  };
+  const auto first = params_of_run(inputs.args());
+  const size_t described = fake_.tensor_maps.size();
+  EXPECT_EQ(described, 6u);
+  EXPECT_EQ(params_of_run(inputs.args()), first);
+  EXPECT_EQ(fake_.tensor_maps.size(), described);
+  std::vector<uint16_t> elsewhere(2 * 64 * 2 * 64 + 64);
+  Args other = inputs.args();
+  void* data = elsewhere.data();
+  size_t space = 2 * elsewhere.size();
+  other.dk.data = std::align(128, 2 * 2 * 64 * 2 * 64, data, space);
+  EXPECT_NE(params_of_run(other), first);
+  EXPECT_EQ(fake_.tensor_maps.size(), 2 * described);
+}
+
 // A call whose strides TMA cannot take is computed all the same, and that is said.
 TEST_F(CudaBackwardRun, TakesWhatTmaCannotReach) {
   std::string said;

@@ -115,7 +115,7 @@ BackwardLauncher::BackwardLauncher(const Problem& problem)
     : modification_(expression::modification_of(problem)) {}
 
 Status BackwardLauncher::load(const Problem& problem, const Device& device) {
-  return kernels_.load(kernel_sources(problem, modification_), device, problem);
+  return kernels_.load([&] { return kernel_sources(problem, modification_); }, device, problem);
 }
 
 Status BackwardLauncher::run(const Plan::State& state, const Args& args, Stream stream) {

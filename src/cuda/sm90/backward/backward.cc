@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/last_args.h"
 #include "core/log.h"
 #include "cuda/context.h"
 #include "cuda/rows/backward/backward.h"
@@ -116,11 +117,14 @@ Result<std::vector<KernelSource>> kernels(const Problem&, const Config& config) 
   return kernel_sources(config.as<BackwardConfig>());
 }
 
+using Steps = std::vector<cuda::Step>;
+
 struct Prepared {
   explicit Prepared(const Problem& problem) : rows(problem) {}
 
   cuda::PlanKernels kernels;
-  rows::BackwardLauncher rows;  // for tensors that TMA cannot reach
+  LastArgs<std::shared_ptr<const Steps>> last;  // with their tensor maps
+  rows::BackwardLauncher rows;                  // for tensors that TMA cannot reach
 };
 
 std::shared_ptr<const void> prepare(const Problem& problem) {
@@ -132,8 +136,9 @@ Prepared& own_of(const Plan::State& state) {
 }
 
 Status warm_up(const Plan::State& state) {
-  return own_of(state).kernels.load(kernel_sources(state.config.as<BackwardConfig>()), state.device,
-                                    state.problem);
+  return own_of(state).kernels.load(
+      [&] { return kernel_sources(state.config.as<BackwardConfig>()); }, state.device,
+      state.problem);
 }
 
 // What has other strides than TMA's is computed all the same, by kernels that take any.
@@ -146,8 +151,10 @@ Status run_rows(const Plan::State& state, const Args& args, Stream stream, const
 
 Status run(const Plan::State& state, const Args& args, Stream stream) {
   const BackwardConfig config = state.config.as<BackwardConfig>();
-  if (const Status reach = check_reach(state.problem, config, args); !reach.ok()) {
-    return run_rows(state, args, stream, reach);
+  std::shared_ptr<const Steps> steps = own_of(state).last.find(args).value_or(nullptr);
+  if (steps == nullptr) {
+    const Status reach = check_reach(state.problem, config, args);
+    if (!reach.ok()) return run_rows(state, args, stream, reach);
   }
   const Result<const cuda::Driver*> driver = cuda::driver();
   if (!driver.ok()) return driver.status();
@@ -155,11 +162,14 @@ Status run(const Plan::State& state, const Args& args, Stream stream) {
   const Result<cuda::ContextScope> scope =
       cuda::ContextScope::of_stream(*driver.value(), state.device.index, stream);
   if (!scope.ok()) return scope.status();
-  const Result<std::vector<cuda::Step>> steps =
-      make_steps(state.problem, config, args, state.device.num_sms);
-  if (!steps.ok()) return steps.status();
+  if (steps == nullptr) {
+    const Result<Steps> made = make_steps(state.problem, config, args, state.device.num_sms);
+    if (!made.ok()) return made.status();
+    steps = std::make_shared<const Steps>(made.value());
+    own_of(state).last.keep(args, steps);
+  }
   if (Status status = warm_up(state); !status.ok()) return status;
-  return own_of(state).kernels.run(steps.value(), state.problem, stream);
+  return own_of(state).kernels.run(*steps, state.problem, stream);
 }
 
 }  // namespace
