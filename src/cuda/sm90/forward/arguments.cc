@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "cuda/sm90/arguments.h"
 
@@ -92,11 +93,31 @@ void add_rows(const Problem& problem, const Args& args, ForwardParams& params) {
   params.max_logit = row_view(args.max_logit, row_statistics_map(args.max_logit, problem.layout_q));
 }
 
+// In double precision, since the center is taken out of the coefficients again.
+CapTerms cap_terms(double scale, double softcap, bool is_exact) {
+  const CapPolynomial& polynomial = is_exact ? kCapExact : kCapNear;
+  constexpr double kMost = 0x1p60;
+  const double factor = scale / softcap, square_factor = factor * factor;
+  const double limit =
+      std::min(polynomial.limit * double{polynomial.limit} / square_factor, kMost);  // of s^2
+  if (!(limit > 1 / kMost)) return {1, 0, 0, 0, ~0u};  // no score is small enough
+  int exponent = 0;
+  std::frexp(limit, &exponent);  // limit <= 2^exponent
+  const double center = std::ldexp(1.0, exponent + 1) - limit;
+  const double unit = scale * kLog2eDouble, c1 = polynomial.c1 * square_factor,
+               c2 = polynomial.c2 * square_factor * square_factor;
+  return {static_cast<float>(center),
+          static_cast<float>((polynomial.c0 - c1 * center + c2 * center * center) * unit),
+          static_cast<float>((c1 - 2 * c2 * center) * unit), static_cast<float>(c2 * unit),
+          static_cast<unsigned>(exponent + 127)};
+}
+
 void add_logits(const Problem& problem, const ForwardConfig& config, const Args& args,
                 ForwardParams& params) {
   const double scale = problem.scale();
   params.scale_log2 = static_cast<float>(config.has_logits ? scale : scale * kLog2eDouble);
   params.softcap = problem.softcap;
+  if (config.has_softcap) params.cap = cap_terms(scale, problem.softcap, config.writes_lse);
   params.sink = static_cast<const float*>(args.sink.data);
   params.stride_sink = problem.has_sink ? stride_or_zero(args.sink, 0) : 0;
   params.alibi = static_cast<const float*>(args.alibi.data);

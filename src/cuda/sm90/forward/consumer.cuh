@@ -391,19 +391,15 @@ struct Consumer {
   SIRDAR_DEVICE bool guarded_softmax(int block, bool is_classic, RowPair& factor) {
     constexpr float kGuard = guard_of(config.element);
     const RowPair before = rows.sum;
-    if constexpr (kCapsLast) {
-      if (!is_classic) {
-        is_classic = !exponentiate_capped<config.writes_lse>(
-            scores, params.scale_log2, params.softcap, rows.reference, rows.sum);
-      }
-    }
     bool repairs = is_classic;
     if (!is_classic) {
       if constexpr (kAddsAlibiLast) {
         exponentiate<config.is_alibi_one_sided>(scores, params.scale_log2 * kLog2e,
                                                 alibi_rows(item, block, kLog2e), rows.reference,
                                                 rows.sum);
-      } else if constexpr (!kCapsLast) {
+      } else if constexpr (kCapsLast) {
+        exponentiate_capped<config.writes_lse>(scores, params.cap, rows.reference, rows.sum);
+      } else {
         exponentiate<config, false>(scores, scale, rows.reference, rows.sum);
       }
       repairs = ptx::any_sync(!(rows.sum.upper < kGuard && rows.sum.lower < kGuard));

@@ -1,6 +1,7 @@
 // The run-time arguments of one launch of the Hopper forward, by value. The host half fills it.
 #pragma once
 
+#include "cuda/sm90/forward/soft_cap.h"
 #include "cuda/sm90/views.h"
 #include "shared/tensor_map.h"
 
@@ -59,6 +60,7 @@ struct ForwardParams {
   int is_top_left;
   float scale_log2;  // softmax_scale * log2(e); with has_logits softmax_scale alone
   float softcap;
+  CapTerms cap;  // with a soft-cap
   BiasView bias;
   CoverView cover;
   TensorMap bias_map;  // key, row, head, batch; boxes of 64 x 64; with num_stages_bias

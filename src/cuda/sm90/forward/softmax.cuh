@@ -4,6 +4,7 @@
 #pragma once
 
 #include "cuda/sm90/forward/config.h"
+#include "cuda/sm90/forward/soft_cap.h"
 #include "cuda/sm90/fragment.cuh"
 #include "ptx/all.cuh"
 
@@ -108,16 +109,6 @@ SIRDAR_DEVICE float largest_of(const float (&scores)[kCount]) {
   return ptx::max_of(ptx::max_of(largest[0], largest[1]), ptx::max_of(largest[2], largest[3]));
 }
 
-// An odd polynomial for tanh(x), |x| <= limit: x (c0 + c1 x^2 + c2 x^4).
-struct CapPolynomial {
-  float limit, c0, c1, c2;
-};
-// Relative errors 6e-6, 6e-6 and 1e-7: the logarithm of a sum is wanted to 24 bits, weights are
-// rounded to 8 or 11.
-inline constexpr CapPolynomial kCapFar{0.4f, 0x1.ffff2ep-1f, -0x1.549bdcp-2f, 0x1.f0c110p-4f},
-    kCapNear{0.14f, 0x1.ffff2cp-1f, -0x1.52ad1ap-2f, 0.0f},
-    kCapExact{0.2f, 0x1.fffffcp-1f, -0x1.5548e6p-2f, 0x1.0a8e38p-3f};
-
 // softcap * tanh(score * scale / softcap). Where all of a warp's scores are small beside the cap,
 // as they nearly always are, by a polynomial: next to busy tensor cores the exponential and the
 // reciprocal of the formula that saturates take longer than the products.
@@ -140,29 +131,28 @@ SIRDAR_DEVICE void cap_scores(float (&scores)[kCount], float scale, float softca
 }
 
 // exponentiate() of scores that are soft-capped on the way, where all of a warp's are smaller yet:
-// fewer terms do, and the last of their multiply-adds takes the reference too. False, and nothing
-// done, where they are not.
+// fewer terms do, and the last of their multiply-adds takes the reference too. Scores are looked at
+// on the way: squares are taken plus a constant that brings those below the limit to one exponent,
+// and the exponents are gathered by "or", two a instruction. Where one differs the sums become
+// infinite, as where weights overflow, and the block is done again.
 template <bool kIsExact, int kCount>
-SIRDAR_DEVICE bool exponentiate_capped(float (&scores)[kCount], float scale, float softcap,
+SIRDAR_DEVICE void exponentiate_capped(float (&scores)[kCount], const CapTerms& cap,
                                        RowPair reference, RowPair& sum) {
-  constexpr CapPolynomial kCap = kIsExact ? kCapExact : kCapNear;
-  const float factor = scale / softcap, square_factor = factor * factor, unit = scale * kLog2e;
-  if (ptx::any_sync(largest_of(scores) * ptx::absolute(factor) > kCap.limit)) return false;
-  const float c0 = kCap.c0 * unit, c1 = kCap.c1 * square_factor * unit,
-              c2 = kCap.c2 * square_factor * square_factor * unit;
+  uint32_t exponents = 0;
   SIRDAR_UNROLL
   for (int i = 0; i < kCount; i += 4) {
     SIRDAR_UNROLL
     for (int j = i; j < i + 4; ++j) {
       const float more = is_lower_row(j) ? -reference.lower : -reference.upper;
-      const float square = scores[j] * scores[j];
-      const float slope = ptx::fma_of(square, kCap.c2 != 0 ? ptx::fma_of(square, c2, c1) : c1, c0);
-      scores[j] = ptx::exp2_approx(ptx::fma_of(scores[j], slope, more));
+      const float square = ptx::fma_of(scores[j], scores[j], cap.center);
+      exponents |= ptx::bits_of(square);
+      const float last = kIsExact ? ptx::fma_of(square, cap.c2, cap.c1) : cap.c1;
+      scores[j] = ptx::exp2_approx(ptx::fma_of(scores[j], ptx::fma_of(square, last, cap.c0), more));
     }
     sum.upper += scores[i] + scores[i + 1];
     sum.lower += scores[i + 2] + scores[i + 3];
   }
-  return true;
+  if (exponents >> 23 != cap.exponent) sum.upper = -kMinusInfinity;
 }
 
 // What ALiBi adds to the logits of a thread's two rows, in log2 units: -slope * |distance|, where
