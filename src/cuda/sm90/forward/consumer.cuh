@@ -47,7 +47,9 @@ struct Consumer {
   // With the staged bias, in one multiply-add.
   static constexpr bool kScalesLast = kStagesBias && !config.has_softcap && !config.has_alibi;
   // A warpgroup whose items overflowed this often takes the running maximum for the rest of one.
-  static constexpr int kPatience = 1;
+  // A warp whose items overflowed this often takes the running maximum for the rest of one. Scores
+  // that are too large for a polynomial are found the same way, and say nothing of the next block's.
+  static constexpr int kPatience = kCapsLast ? 1 << 30 : 1;
 
   const ForwardParams& params;
   const Modification& modification;
