@@ -425,10 +425,12 @@ def merge(
     """Merges two partial results over disjoint keys of the same queries into (out, lse).
 
     out_a, out_b [batch, seqlen_q, num_heads_q, head_dim_v] or ragged [total_q, ...]; lse_a, lse_b fp32 as
-    sirdar.attention returns them. (0, -inf) is the identity, bit for bit. On the CPU.
+    sirdar.attention returns them. (0, -inf) is the identity, bit for bit. On the CPU, or torch tensors anywhere.
     """
     arguments = dict(out_a=out_a, lse_a=lse_a, out_b=out_b, lse_b=lse_b)
     kind = _tensor.kind_of(out_a, "out_a")
+    if getattr(out_a, "is_cuda", False) is True and hasattr(kind, "torch"):
+        return _merge_on_gpu(kind.torch, arguments, out, lse)
     args, keep = _abi.made(_abi.MergeArgs), []
 
     def put(name, array, is_output=False):
@@ -457,6 +459,22 @@ def merge(
         kind.finish(made[0]) if out is None else out,
         kind.finish(made[1]) if lse is None else lse,
     )
+
+
+def _merge_on_gpu(torch, arguments, out, lse):
+    from . import torch as with_torch
+
+    for name, array in (*arguments.items(), ("out", out), ("lse", lse)):
+        if array is not None:
+            _plan.read_argument(name, array, name in ("out", "lse"))
+    made = with_torch.merge(**arguments)
+    for name, array, one in zip(("out", "lse"), (out, lse), made):
+        if array is not None and (array.shape != one.shape or array.dtype != one.dtype):
+            raise ValueError(
+                f"{name}: is {array.dtype} of shape {tuple(array.shape)}; {one.dtype} of shape "
+                f"{tuple(one.shape)} is needed."
+            )
+    return tuple(one if array is None else array.copy_(one) for array, one in zip((out, lse), made))
 
 
 def plan(

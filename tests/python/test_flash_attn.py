@@ -359,8 +359,6 @@ def test_what_is_not_supported_is_refused_by_name(qkv):
     q, k, v = qkv
     for name, call in {
         "qv": lambda: fa3.flash_attn_func(q, k, v, qv=q),
-        "k_descale": lambda: fa3.flash_attn_func(q, k, v, k_descale=torch.ones(2, 2)),
-        "cu_seqlens_q": lambda: fa3.flash_attn_with_kvcache(q, k, v, cu_seqlens_q=torch.ones(3)),
         "leftpad_k": lambda: fa2._flash_attn_varlen_forward(
             q, k, v, None, None, 5, 7, 0.0, None, False, leftpad_k=q
         ),

@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 import sirdar.compat.flash_attn
 import sirdar.torch
+from sirdar import _functions
 from sirdar.torch import _ops
 from torch_formula import close, shown
 
@@ -140,6 +141,54 @@ def test_backward_by_itself_honours_out_and_lse_of_a_larger_problem(qkv):
     close(halves[0][0] + halves[1][0], whole[0])
     for i in (1, 2):
         close(torch.cat([half[i] for half in halves], 1), whole[i])
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+def test_partial_results_merge_with_gradients(qkv, ragged):
+    q, k, v = (x[0] for x in qkv) if ragged else qkv
+    options = {"return_lse": True}
+
+    def keys(first, last):
+        if ragged:
+            starts = torch.tensor([0, 5]).int(), torch.tensor([0, last - first]).int()
+            return sirdar.torch.attention_varlen(
+                q, k[first:last], v[first:last], *starts, 5, last - first, **options
+            )
+        return sirdar.torch.attention(q, k[:, first:last], v[:, first:last], **options)
+
+    parts, whole = (keys(0, 3), keys(3, 7)), keys(0, 7)
+    merged = sirdar.torch.merge(*parts[0], *parts[1])
+    for one, other in zip(
+        (*merged, *gradients(merged, qkv)), (*whole, *gradients(whole, qkv)), strict=True
+    ):
+        close(one, other, 1e-5)
+    # What sees no key is not read.
+    nothing = torch.full_like(whole[0], torch.nan), torch.full_like(whole[1], -torch.inf)
+    for is_first in (True, False):
+        whole = keys(0, 7)
+        made = sirdar.torch.merge(*((*whole, *nothing) if is_first else (*nothing, *whole)))
+        assert torch.equal(made[0], whole[0]) and torch.equal(made[1], whole[1])
+        assert all(torch.isfinite(x).all() for x in gradients(made, qkv))
+    made = sirdar.torch.merge(*nothing, *nothing)
+    assert made[0].eq(0).all() and made[1].eq(-torch.inf).all()
+    with pytest.raises(ValueError, match="^out_a, out_b: are"):
+        sirdar.torch.merge(whole[0], whole[1], whole[0].bfloat16(), whole[1])
+    with pytest.raises(ValueError, match="^lse_b: is torch.float32 of shape"):
+        sirdar.torch.merge(*whole, whole[0], whole[1].mT)
+
+
+def test_what_merges_on_a_gpu_may_be_written_into(qkv):
+    with torch.no_grad():
+        out, lse = sirdar.torch.attention(*qkv, return_lse=True)
+    arguments = {"out_a": out, "lse_a": lse, "out_b": out, "lse_b": lse}
+    wanted = sirdar.merge(**arguments)
+    made = torch.empty_like(out), torch.empty_like(lse)
+    results = _functions._merge_on_gpu(torch, arguments, *made)
+    for one, given, exact in zip(results, made, wanted):
+        assert one is given
+        close(one, exact)
+    with pytest.raises(ValueError, match="^out: is torch.bfloat16"):
+        _functions._merge_on_gpu(torch, arguments, out.bfloat16(), None)
 
 
 @pytest.mark.parametrize("layout", ["dense", "modified", "ragged", "dropout"])

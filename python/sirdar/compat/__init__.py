@@ -5,7 +5,7 @@
 
 flash_attn             FlashAttention-2: functions, bert_padding, layers.rotary
 flash_attn_2_cuda      the extension module below it
-flash_attn_interface   FlashAttention-3
+flash_attn_interface   FlashAttention-3, whose operators are torch.ops.flash_attn_3
 
 They can also be imported from here, `from sirdar.compat.flash_attn import flash_attn_func`.
 """
@@ -83,12 +83,13 @@ def install(replace=False):
         )
     for name in _MODULES:
         sys.modules[name] = importlib.import_module(f"{__name__}.{name}")
+    importlib.import_module(f"{__name__}._operators").define()
     if _Finder not in sys.meta_path:
         sys.meta_path.insert(0, _Finder)
 
 
 def uninstall():
-    """Undoes install(); modules that were imported stay what they are."""
+    """Undoes install(); modules that were imported stay what they are, as do torch.ops.flash_attn_3."""
     for name in _MODULES:
         if name in sys.modules and sys.modules[name].__name__.startswith(__name__):
             del sys.modules[name]

@@ -7,7 +7,7 @@ from torch.autograd import forward_ad
 
 from ..torch import _core, attention
 from ..torch._attention import check_tensor
-from .flash_attn.layers.rotary import rotate
+from ._rotate import rotate
 
 
 def refuse(name, instead):
@@ -68,16 +68,16 @@ def _check_room(lengths, added, capacity, page_table):
         return
     if lengths.numel() == 0:
         return
-    shortest, longest = int(lengths.min()), int(lengths.max()) + added
+    shortest, longest = int(lengths.min()), int((lengths + added).max())
     if shortest < 0:
         raise ValueError(
-            f"cache_seqlens: holds {shortest}; lengths from 0 to {capacity - added} are allowed."
+            f"cache_seqlens: holds {shortest}; lengths from 0 to {capacity} less the new keys are allowed."
         )
     if longest > capacity:
         what = "block_table" if page_table is not None else "k_cache"
         raise RuntimeError(
-            f"{what}: holds {capacity} keys a sequence, and cache_seqlens with the {added} new keys "
-            f"come to {longest}; allocate more of it."
+            f"{what}: holds {capacity} keys a sequence, and cache_seqlens with the new keys come to "
+            f"{longest}; allocate more of it."
         )
 
 
@@ -96,10 +96,42 @@ def _check_pages(name, table, lengths, page_size, num_pages):
         )
 
 
-def _check_new(name, new, cache_name, cache, batch, count):
+def _check_starts(name, starts, batch, rows, device):
+    """Prefix sums [batch + 1] of the lengths of sequences that lie end to end. A GPU is not asked."""
+    check_tensor(name, starts, device)
+    if starts.dtype != torch.int32 or starts.dim() != 1 or (batch or 0) not in (0, len(starts) - 1):
+        wanted = "[batch + 1]" if batch is None else (batch + 1,)
+        raise ValueError(
+            f"{name}: is {starts.dtype} of shape {tuple(starts.shape)}; torch.int32 of shape {wanted} is needed."
+        )
+    if starts.is_cuda:
+        return
+    numbers = starts.tolist()
+    if not numbers or numbers[0] != 0 or numbers[-1] != rows or sorted(numbers) != numbers:
+        raise ValueError(f"{name}: is {numbers}; it must rise from 0 to the {rows} rows there are.")
+
+
+class _Rows:
+    """The rows of [batch, seqlen, ...], or of [total, ...] with prefix sums: of which sequence each is, where
+    it stands in that, and how many a sequence has."""
+
+    def __init__(self, tensor, starts):
+        device = tensor.device
+        if starts is None:
+            self.sequence = torch.arange(tensor.shape[0], device=device)[:, None]
+            self.place = torch.arange(tensor.shape[1], device=device)[None]
+            self.count = tensor.shape[1]
+            return
+        row, first = torch.arange(tensor.shape[0], device=device), starts.long()
+        self.sequence = torch.searchsorted(first[1:], row, right=True)
+        self.place = row - first[self.sequence]
+        self.count = starts.diff()
+
+
+def _check_new(name, new, cache_name, cache, leading):
     """What is appended to a cache, and that the cache can be written to row by row."""
     check_tensor(name, new, cache.device)
-    wanted = (batch, count, *cache.shape[2:])
+    wanted = (*leading, *cache.shape[2:])
     if tuple(new.shape) != wanted:
         raise ValueError(f"{name}: has shape {tuple(new.shape)}; {cache_name} needs {wanted}.")
     if not new.is_floating_point():
@@ -110,35 +142,46 @@ def _check_new(name, new, cache_name, cache, batch, count):
         )
 
 
-def _check_appended(k_cache, v_cache, k, v, lengths, pages):
-    """New keys and values, and that the caches have room for them. pages: {name: table [batch, max_pages]} of
-    a cache in pages, or empty."""
+def _check_appended(k_cache, v_cache, k, v, lengths, starts, pages):
+    """New keys and values, and that the caches have room for them; gives their _Rows. pages: {name: table
+    [batch, max_pages]} of a cache in pages, or empty."""
     batch, device = lengths.shape[0], lengths.device
-    for name, tensor in (("k_cache", k_cache), ("v_cache", v_cache), ("k", k)):
+    rank = 4 if starts is None else 3
+    for name, tensor, axes in (("k_cache", k_cache, 4), ("v_cache", v_cache, 4), ("k", k, rank)):
         check_tensor(name, tensor, device)
-        if tensor.dim() != 4:
-            raise ValueError(f"{name}: has {tensor.dim()} axes; four are needed.")
+        if tensor.dim() != axes:
+            raise ValueError(f"{name}: has {tensor.dim()} axes; {axes} are needed.")
     for name, table in pages.items():
         check_tensor(name, table, device)
         if table.dim() != 2 or table.shape[0] != batch:
             raise ValueError(f"{name}: must have one row for each of the {batch} sequences.")
-    count, page_table = k.shape[1], pages.get("block_table")
-    _check_new("k", k, "k_cache", k_cache, batch, count)
-    _check_new("v", v, "v_cache", v_cache, batch, count)
+    if starts is not None:
+        _check_starts("cu_seqlens_k_new", starts, batch, k.shape[0], device)
+    leading = (batch, k.shape[1]) if starts is None else k.shape[:1]
+    _check_new("k", k, "k_cache", k_cache, leading)
+    _check_new("v", v, "v_cache", v_cache, leading)
+    rows, page_table = _Rows(k, starts), pages.get("block_table")
     capacity = k_cache.shape[1] * (1 if page_table is None else page_table.shape[1])
-    _check_room(lengths, count, capacity, page_table)
+    _check_room(lengths, rows.count, capacity, page_table)
     for name, table in pages.items():
-        _check_pages(name, table, lengths + count, k_cache.shape[1], k_cache.shape[0])
+        _check_pages(name, table, lengths + rows.count, k_cache.shape[1], k_cache.shape[0])
+    return rows
 
 
-def _append(cache, new, rows, positions, page_table):
-    """Writes new [batch, seqlen_new, heads, dim] at positions [batch, seqlen_new] of a cache, in place."""
-    if page_table is None:
-        cache[rows[:, None], positions] = new.to(cache.dtype)
-        return
-    page_size = cache.shape[1]
-    pages = page_table.gather(1, positions // page_size).long()
-    cache[pages, positions % page_size] = new.to(cache.dtype)
+def _as_bytes(tensor):
+    """torch does not index what has 8 bits and a fraction everywhere."""
+    return tensor.view(torch.uint8) if tensor.dtype.itemsize == 1 else tensor
+
+
+def _append(cache, new, rows, positions, page_table, cache_batch_idx):
+    """Writes new, one row for each of positions, to a cache in place."""
+    new = _as_bytes(new.to(cache.dtype))
+    if page_table is not None:
+        pages = page_table[rows.sequence, positions // cache.shape[1]].long()
+        positions = positions % cache.shape[1]
+    else:
+        pages = rows.sequence if cache_batch_idx is None else cache_batch_idx.long()[rows.sequence]
+    _as_bytes(cache)[pages, positions] = new
 
 
 _checked = set()  # kinds of calls whose plan has been made
@@ -170,7 +213,7 @@ def _check_call(q, k_cache, v_cache, lengths, options, more):
     _checked.add(key)
 
 
-def _turned(q, k, cos, sin, interleaved, start, is_causal):
+def _turned(q, k, cos, sin, interleaved, start, is_causal, rows_q, rows_k):
     """q and k turned from position start [batch] on. Without a causal mask or a window every query stands
     at the end of the cache."""
     for name, table in (("rotary_cos", cos), ("rotary_sin", sin), ("rotary_seqlens", start)):
@@ -180,33 +223,73 @@ def _turned(q, k, cos, sin, interleaved, start, is_causal):
             f"rotary_cos, rotary_sin: have shapes {tuple(cos.shape)} and {tuple(sin.shape)}; both must be "
             f"[positions, rotary_dim / 2], rotary_dim at most {q.shape[-1]}."
         )
-    last = max(k.shape[1], q.shape[1] if is_causal else 1) - 1
-    if not start.is_cuda and start.numel() and int(start.max()) + last >= cos.shape[0]:
-        raise ValueError(
-            f"rotary_cos: has {cos.shape[0]} positions, and the new keys come to position "
-            f"{int(start.max()) + last}; pass a longer table."
-        )
-    start, step = start.long()[:, None], torch.arange(q.shape[1], device=q.device)
-    at_q = start + (step if is_causal else torch.zeros_like(step))
-    at_k = start + torch.arange(k.shape[1], device=q.device)
+    at_q, at_k = (start.long()[rows.sequence] for rows in (rows_q, rows_k))
+    at_q, at_k = at_q + rows_q.place * is_causal, at_k + rows_k.place
+    if not start.is_cuda:
+        last = max((int(at.max()) for at in (at_q, at_k) if at.numel()), default=-1)
+        if last >= cos.shape[0]:
+            raise ValueError(
+                f"rotary_cos: has {cos.shape[0]} positions, and the new keys come to position {last}; pass "
+                "a longer table."
+            )
     return rotate(q, cos, sin, at_q, interleaved), rotate(k, cos, sin, at_k, interleaved)
+
+
+def _of_query_heads(name, scale, q, batch):
+    """scale [batch, num_heads_kv] as fp32 [batch, num_heads_q]."""
+    check_tensor(name, scale, q.device)
+    heads = scale.shape[-1] if scale.dim() == 2 else 0
+    if not heads or scale.shape[0] != batch or q.shape[-2] % heads:
+        raise ValueError(
+            f"{name}: has shape {tuple(scale.shape)}; [batch, num_heads_kv] is needed, batch {batch}."
+        )
+    return scale.float().repeat_interleave(q.shape[-2] // heads, dim=1)
+
+
+class Descale:
+    """What q, k and v are multiplied by, fp32 [batch, num_heads_kv] each or None. No copy of them is made:
+    those of q and k multiply the scores, before a soft cap, and that of v the output."""
+
+    def __init__(self, q, batch, q_descale, k_descale, v_descale):
+        self.scores = self.values = None
+        for name, scale in (("q_descale", q_descale), ("k_descale", k_descale)):
+            if scale is not None:
+                factor = _of_query_heads(name, scale, q, batch)
+                self.scores = factor if self.scores is None else self.scores * factor
+        if v_descale is not None:
+            self.values = _of_query_heads("v_descale", v_descale, q, batch)
+
+    def options(self, softcap):
+        """Those of attention()."""
+        if self.scores is None:
+            return {"softcap": softcap}
+        score = "score * descale[b, h]"
+        if softcap:
+            cap = repr(float(_core.numbers({"softcap": softcap})["softcap"]))
+            score = f"{cap} * tanh({score} / {cap})"
+        return {"score_mod": score, "tensors": {"descale": self.scores.contiguous()}}
+
+    def of_output(self, out, starts):
+        if self.values is None:
+            return out
+        factor = self.values[_Rows(out, starts).sequence][..., None]
+        return (out * factor).to(out.dtype)
 
 
 @torch.no_grad()
 def with_kvcache(
     q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, rotary_interleaved, rotary_seqlens,
     cache_seqlens, cache_batch_idx, cache_leftpad, page_table, softmax_scale, causal, window_size,
-    chunk_size, softcap,
-    alibi_slopes=None, sink=None,
+    chunk_size, softcap, alibi_slopes=None, sink=None, cu_seqlens_q=None, max_seqlen_q=None,
+    cu_seqlens_k_new=None, descale=(None, None, None),
 ):  # fmt: skip
     """The decoding call of both interfaces: appends to the cache, attends to it; gives (out, lse), without
     gradients.
 
     q [batch, seqlen_q, num_heads_q, head_dim], caches [batch_cache, seqlen_cache, num_heads_kv, dim] or
-    pages [num_pages, page_size, num_heads_kv, dim] with page_table [batch, max_pages] int32.
+    pages [num_pages, page_size, num_heads_kv, dim] with page_table [batch, max_pages] int32. q and the new
+    keys may lie end to end, with cu_seqlens_q and cu_seqlens_k_new [batch + 1] int32.
     """
-    if page_table is not None and (cache_batch_idx is not None or cache_leftpad is not None):
-        refuse("cache_batch_idx, cache_leftpad with pages", "put the wanted pages into the table")
     if (k is None) != (v is None):
         raise ValueError("k, v: one is given without the other; pass both new keys and new values.")
     if (rotary_cos is None) != (rotary_sin is None):
@@ -216,38 +299,59 @@ def with_kvcache(
     if k is not None and cache_seqlens is None:
         raise ValueError("cache_seqlens: is needed where k and v are appended; pass the lengths.")
     check_tensor("q", q)
-    batch, device, window = q.shape[0], q.device, window_of(window_size)
+    device, window = q.device, window_of(window_size)
+    if cu_seqlens_q is not None:
+        _check_starts("cu_seqlens_q", cu_seqlens_q, None, q.shape[0], device)
+    batch = q.shape[0] if cu_seqlens_q is None else len(cu_seqlens_q) - 1
     lengths = _lengths(cache_seqlens, batch, device)
-    pages, more = {}, {}
+    pages = {}
     if page_table is not None:
+        check_tensor("block_table", page_table, device)
+        if cache_batch_idx is not None:
+            check_tensor("cache_batch_idx", cache_batch_idx, device)
+            page_table = page_table[cache_batch_idx.long()]
         pages = {"block_table": page_table}
     elif cache_batch_idx is not None:
         # A row of the cache is one page of the whole length: nothing is copied.
         check_tensor("cache_batch_idx", cache_batch_idx, device)
         pages = {"cache_batch_idx": cache_batch_idx.to(torch.int32).reshape(-1, 1)}
-        if lengths is None:
-            lengths = torch.full((batch,), k_cache.shape[1], dtype=torch.int32, device=device)
+    if lengths is None and pages:
+        most = k_cache.shape[1] * next(iter(pages.values())).shape[1]
+        lengths = torch.full((batch,), most, dtype=torch.int32, device=device)
+    descale = Descale(q, batch, *descale)
+    more = descale.options(softcap)
     if cache_leftpad is not None:
         check_tensor("cache_leftpad", cache_leftpad, device)
-        leftpad = cache_leftpad.to(torch.int32)
-        more = {"mask_mod": "k >= leftpad[b]", "tensors": {"leftpad": leftpad}}
+        more["mask_mod"] = "k >= leftpad[b]"
+        chunk_size = whole(chunk_size)
+        if chunk_size > 0:  # chunks are counted from the first key that is none of the padding
+            more["mask_mod"] += (
+                f" && q_pos >= leftpad[b] && (q_pos - leftpad[b]) / {chunk_size} == (k - leftpad[b]) / {chunk_size}"
+            )
+            chunk_size = 0
+        more["tensors"] = more.get("tensors", {}) | {"leftpad": cache_leftpad.to(torch.int32)}
     options = {
-        **_core.numbers({"softmax_scale": softmax_scale, "softcap": softcap, "chunk_size": chunk_size}),
+        **_core.numbers({"softmax_scale": softmax_scale, "softcap": more.pop("softcap", 0.0),
+                         "chunk_size": chunk_size}),
         "causal": causal, "alibi": alibi_slopes, "sink": sink,
         "page_table": next(iter(pages.values()), None), **window,
     }  # fmt: skip
+    if cu_seqlens_q is not None:
+        options |= {"cu_seqlens_q": cu_seqlens_q, "seqlen_q": whole(max_seqlen_q)}
     if k is not None:
-        _check_appended(k_cache, v_cache, k, v, lengths, pages)
+        rows = _check_appended(k_cache, v_cache, k, v, lengths, cu_seqlens_k_new, pages)
         if rotary_cos is not None:
             start = lengths if rotary_seqlens is None else rotary_seqlens
-            is_causal = causal or any(side is not None for side in window.values())
-            q, k = _turned(q, k, rotary_cos, rotary_sin, rotary_interleaved, start, is_causal)
+            is_causal = bool(causal) or any(side is not None for side in window.values())
+            q, k = _turned(
+                q, k, rotary_cos, rotary_sin, rotary_interleaved, start, is_causal,
+                _Rows(q, cu_seqlens_q), rows,
+            )  # fmt: skip
         _check_call(q, k_cache, v_cache, lengths, options, more)
-        rows = torch.arange(batch, device=device) if page_table is None else None
-        rows = rows if cache_batch_idx is None else cache_batch_idx.long()
-        positions = lengths.long()[:, None] + torch.arange(k.shape[1], device=device)
-        _append(k_cache, k, rows, positions, page_table)
-        _append(v_cache, v, rows, positions, page_table)
-        lengths = lengths + k.shape[1]
+        positions = lengths.long()[rows.sequence] + rows.place
+        _append(k_cache, k, rows, positions, page_table, cache_batch_idx)
+        _append(v_cache, v, rows, positions, page_table, cache_batch_idx)
+        lengths = lengths + rows.count
     used = None if lengths is None else lengths.to(torch.int32)
-    return attention(q, k_cache, v_cache, seqused_k=used, return_lse=True, **options, **more)
+    out, lse = attention(q, k_cache, v_cache, seqused_k=used, return_lse=True, **options, **more)
+    return descale.of_output(out, cu_seqlens_q), lse

@@ -1,31 +1,59 @@
 """FlashAttention-3's interface, computed by this library: the functions of flash_attn_interface with their
 names, signatures, defaults and return values. num_splits, pack_gqa, sm_margin and scheduler_metadata
-say how, not what, and have no effect on the result; qv and the descale arguments are refused by name."""
+say how, not what, and have no effect on the result; qv is refused by name."""
 
 import torch
 
-from .. import merge as _merge
 from ..torch import attention
-from ._common import check_packed, lse_product, refuse, whole, window_of, with_kvcache
+from ._common import Descale, check_packed, lse_product, refuse, whole, window_of, with_kvcache
 from ..torch import backward as _backward_pass
+from ..torch._attention import check_tensor
+from ..torch._merge import combined
 
 
-def _refuse(qv, q_descale, k_descale, v_descale):
+def _refuse(qv):
     if qv is not None:
         refuse("qv", "concatenate q with qv and k with v along head_dim, up to 512 columns")
-    for name, given in (
-        ("q_descale", q_descale),
-        ("k_descale", k_descale),
-        ("v_descale", v_descale),
-    ):
-        if given is not None:
-            refuse(name, "multiply softmax_scale and the output by it, or convert to bfloat16")
 
 
-def _options(softmax_scale, causal, window_size, attention_chunk, softcap, deterministic=True):
+class _NoBackward(torch.autograd.Function):
+    """Results of 8-bit inputs that require gradients: they can be had, their gradients cannot."""
+
+    @staticmethod
+    def forward(ctx, out, lse, *inputs):
+        ctx.dtype = inputs[0].dtype
+        ctx.mark_non_differentiable(lse)
+        return out.view_as(out), lse
+
+    @staticmethod
+    def backward(ctx, *grads):
+        raise NotImplementedError(f"q: {ctx.dtype} has no backward pass; use bfloat16.")
+
+
+def _attend(q, k, v, descale, softcap, cu_seqlens_q=None, **options):
+    """(out, lse) of attention(). descale: q_descale, k_descale, v_descale."""
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        check_tensor(name, tensor)
+    if any(scale is not None for scale in descale):
+        batch = q.shape[0] if cu_seqlens_q is None else len(cu_seqlens_q) - 1
+        scales = Descale(q, batch, *descale)
+        options |= scales.options(softcap)
+    else:
+        scales, options["softcap"] = None, softcap
+    inputs = (q, k, v)
+    lacks_backward = q.dtype.itemsize == 1 and any(x.requires_grad for x in inputs)
+    if lacks_backward:
+        q, k, v = (x.detach() for x in inputs)
+    out, lse = attention(q, k, v, cu_seqlens_q=cu_seqlens_q, return_lse=True, **options)
+    if scales is not None:
+        out = scales.of_output(out, cu_seqlens_q)
+    return _NoBackward.apply(out, lse, *inputs) if lacks_backward else (out, lse)
+
+
+def _options(softmax_scale, causal, window_size, attention_chunk, deterministic=True):
     return {
         "softmax_scale": softmax_scale, "causal": causal, "chunk_size": attention_chunk,
-        "softcap": softcap, "deterministic": deterministic, **window_of(window_size),
+        "deterministic": deterministic, **window_of(window_size),
     }  # fmt: skip
 
 
@@ -55,9 +83,10 @@ def flash_attn_func(
     """q [batch, seqlen_q, num_heads_q, head_dim], k [batch, seqlen_k, num_heads_kv, head_dim], v
     [..., head_dim_v]. Returns out, with return_attn_probs (out, lse); lse fp32 [batch, num_heads_q,
     seqlen_q], -inf where a row sees nothing."""
-    _refuse(qv, q_descale, k_descale, v_descale)
-    options = _options(softmax_scale, causal, window_size, attention_chunk, softcap, deterministic)
-    return _results(*attention(q, k, v, return_lse=True, **options), return_attn_probs)
+    _refuse(qv)
+    options = _options(softmax_scale, causal, window_size, attention_chunk, deterministic)
+    descale = (q_descale, k_descale, v_descale)
+    return _results(*_attend(q, k, v, descale, softcap, **options), return_attn_probs)
 
 
 def flash_attn_qkvpacked_func(
@@ -77,7 +106,7 @@ def flash_attn_qkvpacked_func(
 ):
     """flash_attn_func with qkv [batch, seqlen, 3, num_heads, head_dim], or [batch, seqlen, num_heads_q +
     2 * num_heads_kv, head_dim] and num_heads_q."""
-    _refuse(None, q_descale, k_descale, v_descale)
+    check_tensor("qkv", qkv)
     if qkv.dim() == 5:
         check_packed("qkv", qkv, -3, 3, "[batch, seqlen, 3, num_heads, head_dim]")
         q, k, v = qkv.unbind(-3)
@@ -88,8 +117,9 @@ def flash_attn_qkvpacked_func(
             )
         num_heads_kv = (qkv.shape[2] - num_heads_q) // 2
         q, k, v = qkv.split([num_heads_q, num_heads_kv, num_heads_kv], dim=-2)
-    options = _options(softmax_scale, causal, window_size, attention_chunk, softcap, deterministic)
-    return _results(*attention(q, k, v, return_lse=True, **options), return_attn_probs)
+    options = _options(softmax_scale, causal, window_size, attention_chunk, deterministic)
+    descale = (q_descale, k_descale, v_descale)
+    return _results(*_attend(q, k, v, descale, softcap, **options), return_attn_probs)
 
 
 def flash_attn_varlen_func(
@@ -120,29 +150,16 @@ def flash_attn_varlen_func(
     """Sequences end to end: q [total_q, num_heads_q, head_dim], cu_seqlens [batch + 1] int32; a side whose
     cu_seqlens is None is padded, [batch, seqlen, ...]. seqused [batch] int32 says how much of each sequence
     is used. lse is [num_heads_q, total_q]."""
-    _refuse(qv, q_descale, k_descale, v_descale)
-    options = _options(softmax_scale, causal, window_size, attention_chunk, softcap, deterministic)
-    made = attention(
-        q, k, v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
+    _refuse(qv)
+    options = _options(softmax_scale, causal, window_size, attention_chunk, deterministic)
+    made = _attend(
+        q, k, v, (q_descale, k_descale, v_descale), softcap, cu_seqlens_q=cu_seqlens_q,
+        cu_seqlens_k=cu_seqlens_k,
         seqlen_q=None if cu_seqlens_q is None else whole(max_seqlen_q),
         seqlen_k=None if cu_seqlens_k is None else whole(max_seqlen_k),
-        seqused_q=seqused_q, seqused_k=seqused_k, return_lse=True, **options,
+        seqused_q=seqused_q, seqused_k=seqused_k, **options,
     )  # fmt: skip
     return _results(*made, return_attn_probs)
-
-
-def _merged(parts, lses):
-    """parts [splits, batch, seqlen, heads, dim], lses [splits, batch, heads, seqlen]; sirdar.merge runs on
-    the CPU alone."""
-    if parts.is_cuda:
-        lse = torch.logsumexp(lses, dim=0)
-        weights = torch.exp(lses - lse).transpose(2, 3)[..., None]
-        empty = (lses == -torch.inf).transpose(2, 3)[..., None]
-        return torch.where(empty, 0, weights * parts).sum(0), lse
-    merged, lse = parts[0].contiguous(), lses[0]
-    for part, part_lse in zip(parts[1:], lses[1:]):
-        merged, lse = _merge(merged, lse, part.contiguous(), part_lse)
-    return merged, lse
 
 
 def flash_attn_combine(out_partial, lse_partial, out=None, out_dtype=None):
@@ -161,9 +178,9 @@ def flash_attn_combine(out_partial, lse_partial, out=None, out_dtype=None):
     if out_partial.shape[0] == 0:
         raise ValueError("out_partial: has no splits; at least one is needed.")
     with torch.no_grad():
-        merged, lse = _merged(out_partial.float(), lse_partial.transpose(2, 3).contiguous())
+        merged, lse = combined(out_partial, lse_partial.float())
         result = merged.to(out_dtype or out_partial.dtype)
-        return (result if out is None else out.copy_(result)), lse.transpose(1, 2)
+        return (result if out is None else out.copy_(result)), lse
 
 
 def flash_attn_with_kvcache(
@@ -198,17 +215,15 @@ def flash_attn_with_kvcache(
     sm_margin=0,
     return_softmax_lse=False,
 ):
-    """Decoding: appends k and v to the caches in place, then attends to the caches; pages of any size.
-    Returns out, or (out, lse)."""
-    _refuse(qv, q_descale, k_descale, v_descale)
-    if cu_seqlens_q is not None or cu_seqlens_k_new is not None:
-        refuse(
-            "cu_seqlens_q, cu_seqlens_k_new", "pad the new tokens, or call flash_attn_varlen_func"
-        )
+    """Decoding: appends k and v to the caches in place, then attends to the caches; pages of any size. With
+    cu_seqlens_q, q is [total_q, num_heads_q, head_dim], with cu_seqlens_k_new k and v are. Returns out, or
+    (out, lse)."""
+    _refuse(qv)
     out, lse = with_kvcache(
         q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, rotary_interleaved, rotary_seqlens,
         cache_seqlens, cache_batch_idx, cache_leftpad, page_table, softmax_scale, causal, window_size,
-        attention_chunk, softcap,
+        attention_chunk, softcap, cu_seqlens_q=cu_seqlens_q, max_seqlen_q=max_seqlen_q,
+        cu_seqlens_k_new=cu_seqlens_k_new, descale=(q_descale, k_descale, v_descale),
     )  # fmt: skip
     return (out, lse) if return_softmax_lse else out
 
@@ -240,7 +255,7 @@ def get_scheduler_metadata(
     return cache_seqlens.new_empty(0, dtype=torch.int32)
 
 
-# --- the layer below, which other frameworks import -------------------------------------------------
+# --- the layer below, which other frameworks import: some versions of it take window_size, out and causal
 
 
 def _flash_attn_forward(
@@ -249,39 +264,45 @@ def _flash_attn_forward(
     page_table=None, kv_batch_idx=None, leftpad_k=None, rotary_cos=None, rotary_sin=None,
     seqlens_rotary=None, q_descale=None, k_descale=None, v_descale=None, softmax_scale=None,
     causal=False, window_size_left=-1, window_size_right=-1, attention_chunk=0, softcap=0.0,
-    rotary_interleaved=True, scheduler_metadata=None, num_splits=1, pack_gqa=None, sm_margin=0,
+    rotary_interleaved=True, scheduler_metadata=None, num_splits=1, pack_gqa=None, sm_margin=0, *,
+    window_size=None, out=None,
 ):  # fmt: skip
     """Returns out, lse, and two empty tensors: partial results of splits, which are merged already."""
-    _refuse(qv, q_descale, k_descale, v_descale)
-    for name, given in (
-        ("k_new", k_new), ("v_new", v_new), ("cu_seqlens_k_new", cu_seqlens_k_new),
-        ("kv_batch_idx", kv_batch_idx), ("leftpad_k", leftpad_k), ("rotary_cos", rotary_cos),
-        ("rotary_sin", rotary_sin), ("seqlens_rotary", seqlens_rotary),
-    ):  # fmt: skip
-        if given is not None:
-            refuse(name, "call flash_attn_with_kvcache")
-    window = (window_size_left, window_size_right)
-    options = _options(softmax_scale, causal, window, attention_chunk, softcap)
-    with torch.no_grad():
-        out, lse = attention(
-            q, k, v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, seqused_q=seqused_q,
-            seqused_k=seqused_k, page_table=page_table,
-            seqlen_q=None if cu_seqlens_q is None else whole(max_seqlen_q),
-            seqlen_k=None if cu_seqlens_k is None else whole(max_seqlen_k),
-            return_lse=True, **options,
+    _refuse(qv)
+    descale = (q_descale, k_descale, v_descale)
+    window = (window_size_left, window_size_right) if window_size is None else window_size
+    if any(x is not None for x in (k_new, v_new, kv_batch_idx, leftpad_k, rotary_cos, rotary_sin)):
+        made = with_kvcache(
+            q, k, v, k_new, v_new, rotary_cos, rotary_sin, rotary_interleaved, seqlens_rotary, seqused_k,
+            kv_batch_idx, leftpad_k, page_table, softmax_scale, causal, window, attention_chunk, softcap,
+            cu_seqlens_q=cu_seqlens_q, max_seqlen_q=max_seqlen_q, cu_seqlens_k_new=cu_seqlens_k_new,
+            descale=descale,
         )  # fmt: skip
-    return (out if out_ is None else out_.copy_(out)), lse, out.new_empty(0), lse.new_empty(0)
+    else:
+        options = _options(softmax_scale, causal, window, attention_chunk)
+        with torch.no_grad():
+            made = _attend(
+                q, k, v, descale, softcap, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
+                seqused_q=seqused_q, seqused_k=seqused_k, page_table=page_table,
+                seqlen_q=None if cu_seqlens_q is None else whole(max_seqlen_q),
+                seqlen_k=None if cu_seqlens_k is None else whole(max_seqlen_k), **options,
+            )  # fmt: skip
+    result, lse = made
+    out_ = out if out_ is None else out_
+    empty = result.new_empty(0), lse.new_empty(0)
+    return result if out_ is None else out_.copy_(result), lse, *empty
 
 
 def _flash_attn_backward(
     dout, q, k, v, out, softmax_lse, cu_seqlens_q=None, cu_seqlens_k=None, sequed_q=None,
     sequed_k=None, max_seqlen_q=None, max_seqlen_k=None, dq=None, dk=None, dv=None,
     softmax_scale=None, is_causal=False, window_size_left=-1, window_size_right=-1, softcap=0.0,
-    deterministic=False, sm_margin=0,
+    deterministic=False, sm_margin=0, *, causal=False, window_size=None,
 ):  # fmt: skip
     """Writes dq, dk, dv where they are given; returns softmax_d."""
-    window = (window_size_left, window_size_right)
-    options = _options(softmax_scale, is_causal, window, 0, softcap, deterministic)
+    window = (window_size_left, window_size_right) if window_size is None else window_size
+    options = _options(softmax_scale, is_causal or causal, window, 0, deterministic)
+    options["softcap"] = softcap
     with torch.no_grad():
         made = _backward_pass(
             dout, q, k, v, out, softmax_lse, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,

@@ -6,6 +6,7 @@
 attention            every argument of sirdar.attention, differentiable
 attention_varlen     sequences of different lengths end to end, with cu_seqlens
 backward             the backward pass by itself
+merge                two results over disjoint keys, put together
 scaled_dot_product_attention   torch's own signature and meaning, [..., heads, seqlen, head_dim]
 sdpa                 a context in which torch's function of that name is this one
 
@@ -14,6 +15,14 @@ but cannot be computed here; their text is one sentence. Nothing falls back to a
 """
 
 from ._attention import attention, attention_varlen, backward
+from ._merge import merge
 from ._sdpa import scaled_dot_product_attention, sdpa
 
-__all__ = ["attention", "attention_varlen", "backward", "scaled_dot_product_attention", "sdpa"]
+__all__ = [
+    "attention",
+    "attention_varlen",
+    "backward",
+    "merge",
+    "scaled_dot_product_attention",
+    "sdpa",
+]

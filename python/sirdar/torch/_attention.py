@@ -12,7 +12,7 @@ from . import _core, _eager, _ops
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 
 
-def check_tensor(name, tensor, device=None):
+def check_tensor(name, tensor, device=None, first="q"):
     """TypeError or NotImplementedError for what is no plain tensor with data on `device`."""
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(
@@ -31,7 +31,7 @@ def check_tensor(name, tensor, device=None):
         )
     if device is not None and tensor.device != device:
         raise ValueError(
-            f"{name}: lies on {tensor.device} and q on {device}; move all tensors to one device."
+            f"{name}: lies on {tensor.device} and {first} on {device}; move all tensors to one device."
         )
 
 

@@ -14,6 +14,11 @@ def index_put_first_axis(values, indices, first_axis_dim):
     return output.index_put((indices,), values)
 
 
+def index_first_axis_residual(input, indices):
+    """index_first_axis(), and the tensor that it read."""
+    return input[indices], input
+
+
 def unpad_input(hidden_states, attention_mask, unused_mask=None):
     """[batch, seqlen, ...] and its mask [batch, seqlen] (nonzero: a token) to the tokens end to end.
 
@@ -35,3 +40,16 @@ def pad_input(hidden_states, indices, batch, seqlen):
     return index_put_first_axis(hidden_states, indices, batch * seqlen).unflatten(
         0, (batch, seqlen)
     )
+
+
+def unpad_input_for_concatenated_sequences(hidden_states, attention_mask_in_length):
+    """unpad_input() of rows that hold several sequences one after another, whose lengths stand first in
+    attention_mask_in_length [batch, seqlen], zeros behind them."""
+    lengths = attention_mask_in_length
+    places = torch.arange(lengths.shape[1], device=lengths.device)
+    kept = places < lengths.sum(-1, keepdim=True)
+    indices = torch.nonzero(kept.flatten(), as_tuple=False).flatten()
+    lengths = lengths[lengths > 0].to(torch.int32)
+    max_seqlen = int(lengths.max()) if lengths.numel() else 0
+    cu_seqlens = torch.nn.functional.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
+    return hidden_states.flatten(0, 1)[indices], indices, cu_seqlens, max_seqlen

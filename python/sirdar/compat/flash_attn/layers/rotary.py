@@ -2,6 +2,8 @@
 
 import torch
 
+from ..._rotate import rotate
+
 
 def _positions(x, seqlen_offsets, cu_seqlens):
     """Position of each row: [batch, seqlen], or [total] with cu_seqlens."""
@@ -17,19 +19,67 @@ def _positions(x, seqlen_offsets, cu_seqlens):
     return rows - starts[sequence] + (offsets[sequence] if offsets.dim() else offsets)
 
 
-def rotate(x, cos, sin, positions, interleaved=False):
-    """x [..., heads, dim] turned by the angles of `positions` [...]; cos, sin [positions, rotary_dim/2].
-    Columns past rotary_dim stay. Computed in fp32, rounded once."""
-    half = cos.shape[-1]
-    cosine = cos[positions].float().unsqueeze(-2)
-    sine = sin[positions].float().unsqueeze(-2)
-    turned, rest = x[..., : 2 * half].float(), x[..., 2 * half :]
-    first, second = (
-        (turned[..., 0::2], turned[..., 1::2]) if interleaved else turned.split(half, dim=-1)
-    )
-    pair = (first * cosine - second * sine, first * sine + second * cosine)
-    joined = torch.stack(pair, dim=-1).flatten(-2) if interleaved else torch.cat(pair, dim=-1)
-    return torch.cat((joined.to(x.dtype), rest), dim=-1)
+class _InPlace(torch.autograd.Function):
+    """rotate() written over x, which may be a leaf or a view that requires a gradient."""
+
+    @staticmethod
+    def forward(ctx, x, cos, sin, positions, interleaved):
+        ctx.save_for_backward(cos, sin, positions)
+        ctx.interleaved = interleaved
+        x.copy_(rotate(x, cos, sin, positions, interleaved))
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        cos, sin, positions = ctx.saved_tensors
+        return rotate(grad, cos, -sin, positions, ctx.interleaved), None, None, None, None
+
+
+class _PartInPlace(torch.autograd.Function):
+    """The same over the parts of a packed tensor: parts are (axis, first, count, cos, sin)."""
+
+    @staticmethod
+    def forward(ctx, packed, positions, interleaved, parts):
+        ctx.positions, ctx.interleaved, ctx.parts = positions, interleaved, parts
+        for axis, first, count, cos, sin in parts:
+            part = packed.narrow(axis, first, count)
+            part.copy_(rotate(part, cos, sin, _deeper(positions, part), interleaved))
+        return packed.view_as(packed)
+
+    @staticmethod
+    def backward(ctx, grad):
+        grad = grad.clone()
+        for axis, first, count, cos, sin in ctx.parts:
+            part = grad.narrow(axis, first, count)
+            part.copy_(rotate(part, cos, -sin, _deeper(ctx.positions, part), ctx.interleaved))
+        return grad, None, None, None
+
+
+def _deeper(positions, part):
+    """positions [batch, seqlen] for part [batch, seqlen, (1,) heads, dim]."""
+    return positions.unsqueeze(-1) if part.dim() == 5 else positions
+
+
+def rotate_half(x, interleaved=False):
+    """x with the second of each pair of columns, negated, in place of the first, and the first in place of
+    the second: what a quarter turn makes of it."""
+    first, second = (x[..., 0::2], x[..., 1::2]) if interleaved else x.chunk(2, dim=-1)
+    pair = (-second, first)
+    return torch.stack(pair, dim=-1).flatten(-2) if interleaved else torch.cat(pair, dim=-1)
+
+
+def apply_rotary_emb_torch(x, cos, sin, interleaved=False):
+    """x [batch, seqlen, heads, dim] turned by cos and sin [seqlen, rotary_dim / 2] or [batch, ...], computed
+    in the dtype they promote to."""
+
+    def per_column(table):
+        both = table.repeat_interleave(2, -1) if interleaved else torch.cat((table, table), -1)
+        return both.unsqueeze(-2)
+
+    width = 2 * cos.shape[-1]
+    turned, rest = x[..., :width], x[..., width:]
+    result = turned * per_column(cos) + rotate_half(turned, interleaved) * per_column(sin)
+    return torch.cat((result, rest), dim=-1)
 
 
 def apply_rotary_emb(
@@ -45,7 +95,99 @@ def apply_rotary_emb(
 ):
     """x [batch, seqlen, heads, dim], or [total, heads, dim] with cu_seqlens, turned from position
     seqlen_offsets (an int, or [batch]) on. conjugate turns back."""
-    result = rotate(
-        x, cos, -sin if conjugate else sin, _positions(x, seqlen_offsets, cu_seqlens), interleaved
-    )
-    return x.copy_(result) if inplace else result
+    positions = _positions(x, seqlen_offsets, cu_seqlens)
+    sin = -sin if conjugate else sin
+    if inplace:
+        return _InPlace.apply(x, cos, sin, positions, interleaved)
+    return rotate(x, cos, sin, positions, interleaved)
+
+
+apply_rotary_emb_func = apply_rotary_emb
+
+
+def apply_rotary_emb_qkv_(
+    qkv,
+    cos,
+    sin,
+    cos_k=None,
+    sin_k=None,
+    interleaved=False,
+    seqlen_offsets=0,
+    num_heads_q=None,
+):
+    """qkv [batch, seqlen, 3, heads, dim], or [batch, seqlen, num_heads_q + 2 * num_heads_kv, dim] and
+    num_heads_q: q and k are turned in place, k by tables of its own if they are given."""
+    cos_k, sin_k = cos if cos_k is None else cos_k, sin if sin_k is None else sin_k
+    if qkv.dim() == 4 and num_heads_q is None:
+        raise ValueError(
+            "num_heads_q: is needed where qkv is [batch, seqlen, num_heads_q + 2 * num_heads_kv, dim]."
+        )
+    count_q = 1 if qkv.dim() == 5 else num_heads_q
+    count_k = 1 if qkv.dim() == 5 else (qkv.shape[2] - num_heads_q) // 2
+    parts = ((2, 0, count_q, cos, sin), (2, count_q, count_k, cos_k, sin_k))
+    return _PartInPlace.apply(qkv, _positions(qkv, seqlen_offsets, None), interleaved, parts)
+
+
+def apply_rotary_emb_kv_(kv, cos, sin, interleaved=False, seqlen_offsets=0):
+    """kv [batch, seqlen, 2, heads, dim]: k is turned in place."""
+    positions = _positions(kv, seqlen_offsets, None)
+    return _PartInPlace.apply(kv, positions, interleaved, ((2, 0, 1, cos, sin),))
+
+
+class RotaryEmbedding(torch.nn.Module):
+    """Turns the first `dim` columns of q and k in place by angle position / base^(2 i / dim). With scale_base
+    q grows and k shrinks with the position (XPos)."""
+
+    def __init__(self, dim, base=10000.0, interleaved=False, scale_base=None, device=None):
+        super().__init__()
+        self.dim, self.base = dim, float(base)
+        self.interleaved, self.scale_base = interleaved, scale_base
+        columns = torch.arange(0, dim, 2, device=device, dtype=torch.float32)
+        scale = None if scale_base is None else (columns + 0.4 * dim) / (1.4 * dim)
+        self.register_buffer("inv_freq", self._compute_inv_freq(device), persistent=False)
+        self.register_buffer("scale", scale, persistent=False)
+        self._tables, self._length = None, 0
+
+    def _compute_inv_freq(self, device=None):
+        columns = torch.arange(0, self.dim, 2, device=device, dtype=torch.float32)
+        return self.base ** (-columns / self.dim)
+
+    def _tables_of(self, length, like):
+        """(cos, sin, cos_k, sin_k) of at least `length` positions, kept. In fp32 until they are rounded once,
+        whatever the module was converted to."""
+        kept = self._tables
+        is_kept = kept is not None and self._length >= length and kept[0].device == like.device
+        if is_kept and kept[0].dtype == like.dtype:
+            if not (self.training and kept[0].is_inference()):
+                return kept
+        position = torch.arange(length, device=like.device, dtype=torch.float32)
+        angle = torch.outer(position, self._compute_inv_freq(like.device))
+        tables = (angle.cos(), angle.sin()) * 2
+        if self.scale is not None:
+            power = (position - length // 2)[:, None] / self.scale_base
+            scale = self.scale.to(like.device, torch.float32) ** power
+            tables = [t * scale for t in tables[:2]] + [t / scale for t in tables[2:]]
+        self._length, self._tables = length, [table.to(like.dtype) for table in tables]
+        return self._tables
+
+    def forward(self, qkv, kv=None, seqlen_offset=0, max_seqlen=None, num_heads_q=None):
+        """qkv as apply_rotary_emb_qkv_ takes it; or q [batch, seqlen, heads, dim] and kv [batch, seqlen, 2,
+        heads, dim], and both are returned. max_seqlen: the largest position + 1, needed where seqlen_offset
+        is a tensor."""
+        if max_seqlen is None:
+            if isinstance(seqlen_offset, torch.Tensor):
+                if self._tables is None:
+                    raise ValueError(
+                        "max_seqlen: is needed where seqlen_offset is a tensor; pass the largest position + 1."
+                    )
+                max_seqlen = self._length
+            else:
+                max_seqlen = qkv.shape[1] + seqlen_offset
+        cos, sin, cos_k, sin_k = self._tables_of(max_seqlen, qkv)
+        shared = {"interleaved": self.interleaved, "seqlen_offsets": seqlen_offset}
+        if kv is None:
+            return apply_rotary_emb_qkv_(
+                qkv, cos, sin, cos_k, sin_k, num_heads_q=num_heads_q, **shared
+            )
+        q = apply_rotary_emb_func(qkv, cos, sin, inplace=True, **shared)
+        return q, apply_rotary_emb_kv_(kv, cos_k, sin_k, **shared)
