@@ -9,6 +9,7 @@
 #include "cuda/sm90/backward/backward.h"
 #include "jit/compiler.h"
 #include "jit/jit.h"
+#include "support/knobs.h"
 
 namespace sirdar::test {
 namespace {
@@ -40,9 +41,10 @@ TEST_P(BackwardKernels, KeepTheirBudgets) {
     GTEST_SKIP() << found.status().message();
   }
   const BackwardBudget& budget = GetParam();
-  const Problem problem = Problem::parse(budget.problem).value();
+  const auto [text, options] = with_knobs(budget.problem);
+  const Problem problem = Problem::parse(text).value();
   const Device device = Device::named("h200").value();
-  const Result<Config> config = sm90::kBackward.configure(problem, device, {});
+  const Result<Config> config = sm90::kBackward.configure(problem, device, options);
   ASSERT_TRUE(config.ok()) << config.status().message();
   const auto sources = sm90::kBackward.kernels(problem, config.value());
   for (const KernelSource& source : sources.value()) {

@@ -9,6 +9,7 @@
 
 #include "cuda/sm90/forward/config.h"
 #include "plan/implementation.h"
+#include "support/knobs.h"
 
 namespace sirdar::emulator_tests {
 
@@ -38,11 +39,11 @@ struct ListedKernels {
 
 inline Result<ListedKernels> listed_kernels(const std::string& text,
                                             const std::string& implementation) {
-  const Result<Problem> problem = Problem::parse(text);
+  auto [problem_text, options] = test::with_knobs(text);
+  const Result<Problem> problem = Problem::parse(problem_text);
   if (!problem.ok()) return problem.status();
   if (Status status = problem.value().validate(); !status.ok()) return status;
   const Device device = Device::named("h200").value();
-  PlanOptions options;
   options.implementation = implementation;
   for (const Implementation* one : implementations()) {
     if (one->name != implementation) continue;

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 #include <limits>
+#include <tuple>
 
 #include "cuda/sm90/arguments.h"
 
@@ -12,6 +13,9 @@ namespace {
 
 // Bytes of Q, dO and sums of dQ that one section of heads may fill, so that they stay in L2.
 constexpr int64_t kSectionBytes = int64_t{36} << 20;
+
+// Positions in a ring times query tiles are 32-bit.
+constexpr int kMaxRingBlocks = 256;
 
 constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -40,6 +44,46 @@ std::array<MapRequest, 6> map_requests(const Problem& problem, const BackwardCon
 // Read or written 16 bytes at a time besides.
 std::array<MapRequest, 2> row_requests(const Problem& problem, const Args& args) {
   return {{{args.out, problem.layout_q, 64, "out"}, {args.dq, problem.layout_q, 64, "dq"}}};
+}
+
+// What is read and added to of all heads that share a K/V head, in bytes.
+int64_t head_bytes(const Problem& problem, const BackwardConfig& config) {
+  const int64_t row_bytes =
+      (2 + 4 * config.num_sums) * columns(config.head_dim) + 2 * columns(config.head_dim_v);
+  return problem.seqlen_q * problem.group_size() * row_bytes;
+}
+
+// Key blocks of a head that begin at query tiles apart and run at one time; rings of a head; heads
+// whose rings run at one time.
+struct Rings {
+  int num_blocks, num_rings, num_heads;
+};
+
+// A tile is added to every tiles / blocks steps of a ring. Of the rings in which the work takes the
+// fewest rounds those that stay within L2, and then the largest that leave `hop_steps` steps.
+Rings rings_of(const Problem& problem, const BackwardConfig& config, int num_sms) {
+  const int64_t blocks = divide_up(problem.seqlen_k, block_keys(config));
+  const int64_t heads = problem.batch * problem.num_heads_kv;
+  const int64_t tiles = num_tiles(problem, config), bytes = head_bytes(problem, config);
+  const int64_t most = std::min(num_sms, kMaxRingBlocks);
+  const auto best_possible = std::tuple(divide_up(heads * blocks, num_sms), int64_t{0}, int64_t{0});
+  Rings best{};
+  auto best_rank = std::tuple(std::numeric_limits<int64_t>::max(), int64_t{0}, int64_t{0});
+  int64_t last_size = 0;
+  for (int64_t rings = divide_up(blocks, most); rings <= blocks && best_rank > best_possible;
+       ++rings) {
+    const int64_t size = divide_up(blocks, rings);
+    if (size == last_size) continue;
+    last_size = size;
+    const int64_t at_once = std::min(heads, num_sms / size);
+    const auto rank = std::tuple(divide_up(heads, at_once) * rings,
+                                 std::max<int64_t>(at_once * bytes - kSectionBytes, 0),
+                                 std::max<int64_t>(config.hop_steps * size - tiles, 0));
+    if (rank >= best_rank) continue;
+    best_rank = rank;
+    best = {static_cast<int>(size), static_cast<int>(rings), static_cast<int>(at_once)};
+  }
+  return best;
 }
 
 Status add_maps(const Problem& problem, const BackwardConfig& config, const Args& args,
@@ -81,15 +125,19 @@ void add_work(const Problem& problem, const BackwardConfig& config, int num_sms,
   params.num_tiles = static_cast<int>(num_tiles(problem, config));
   params.total_tiles = static_cast<int>(total_tiles(problem, config));
   params.num_blocks_n = static_cast<int>(divide_up(problem.seqlen_k, block_keys(config)));
-  const int64_t heads = problem.batch * problem.num_heads_kv;
-  params.num_items = static_cast<int>(params.num_blocks_n * heads);
-  const int64_t row_bytes = 6 * columns(config.head_dim) + 2 * columns(config.head_dim_v);
-  params.section_heads = static_cast<int>(
-      heads_within(kSectionBytes, problem.seqlen_q * problem.group_size() * row_bytes, heads));
-  params.section_heads = static_cast<int>(std::min<int64_t>(params.section_heads, heads));
-  params.num_sections = static_cast<int>(heads / params.section_heads);
-  params.is_shifted =
-      config.is_deterministic && config.mask == MaskForm::full && params.num_blocks_n <= num_sms;
+  const int heads = static_cast<int>(problem.batch * problem.num_heads_kv);
+  params.num_items = params.num_blocks_n * heads;
+  if (config.is_deterministic && config.mask == MaskForm::full) {
+    const Rings rings = rings_of(problem, config, num_sms);
+    params.ring_blocks = rings.num_blocks;
+    params.num_rings = rings.num_rings;
+    params.section_heads = rings.num_heads;
+    params.num_items = heads * rings.num_rings * rings.num_blocks;
+  } else {
+    params.section_heads = static_cast<int>(
+        std::min<int64_t>(heads_within(kSectionBytes, head_bytes(problem, config), heads), heads));
+  }
+  params.num_sections = heads / params.section_heads;
 }
 
 void add_scale(const Problem& problem, BackwardParams& params) {
@@ -128,9 +176,10 @@ BackwardWorkspace workspace_of(const Problem& problem, const BackwardConfig& con
   BackwardWorkspace workspace{};
   workspace.start_delta = workspace.start_lse + aligned(rows * sizeof(float));
   workspace.dq_sum = workspace.start_delta + aligned(rows * sizeof(float));
-  workspace.turns = workspace.dq_sum + tiles * static_cast<size_t>(num_units(config)) * kUnitBytes;
-  workspace.end =
-      workspace.turns + (config.is_deterministic ? aligned(tiles * sizeof(int)) : size_t{0});
+  const size_t sums = tiles * static_cast<size_t>(config.num_sums);
+  workspace.turns = workspace.dq_sum + sums * static_cast<size_t>(num_units(config)) * kUnitBytes;
+  const size_t turns = config.is_deterministic ? sums * static_cast<size_t>(num_parts(config)) : 0;
+  workspace.end = workspace.turns + aligned(turns * sizeof(int));
   return workspace;
 }
 
@@ -166,8 +215,8 @@ Result<std::vector<cuda::Step>> make_steps(const Problem& problem, const Backwar
       step_of(BackwardPass::prepare, params.batch * row_blocks * head_blocks);
   // Blocks that wait for each other in a ring must all run at one time, and then walk the items.
   cuda::Step backward = step_of(BackwardPass::backward, params.num_items);
-  if (params.is_shifted) {
-    backward.grid.x = static_cast<unsigned>(std::min(params.num_items, num_sms));
+  if (params.ring_blocks > 0) {
+    backward.grid.x = static_cast<unsigned>(params.section_heads * params.ring_blocks);
     backward.is_cooperative = true;
   } else {
     backward.is_programmatic = true;

@@ -59,7 +59,8 @@ Result<Config> configure(const Problem& problem, const Device&, const PlanOption
     return Status(StatusCode::invalid_argument,
                   fmt::format("knobs: '{}' is not a kernel for this problem: tiles must fit {} "
                               "bytes of shared memory (these take {}), and only block_m, stages, "
-                              "slots and packs_products may differ; change a field.",
+                              "slots, num_sums (1, 2 or 4, in a fixed order), hop_steps and "
+                              "packs_products may differ; change a field.",
                               print_fields(config), 232448, shared_bytes(config)),
                   "knobs");
   }
@@ -84,7 +85,7 @@ KernelSource source_of(const BackwardConfig& config) {
   source.entry = entry_name(config);
   source.threads = kBackwardThreads;
   source.shared_bytes = shared_bytes(config);
-  source.spill_bytes_known = is_wide(config) ? 16 : 0;
+  source.spill_bytes_known = is_wide(config) ? 24 : 0;  // once an item
   return source;
 }
 
@@ -108,7 +109,7 @@ std::vector<KernelSource> kernel_sources(const BackwardConfig& config) {
   prepare.shared_bytes = shared_bytes(PrepareConfig{config});
   KernelSource convert = companion_of(backward, "ConvertConfig", "convert");
   convert.threads = kConvertThreads;
-  convert.min_blocks = 8;
+  convert.min_blocks = config.num_sums == 1 ? 8 : 5;  // more values of a thread
   convert.shared_bytes = shared_bytes(ConvertConfig{config});
   return {prepare, backward, convert};
 }

@@ -45,8 +45,11 @@ BackwardConfig choose_backward_config(const Problem& problem) {
   if (std::max(config.head_dim, config.head_dim_v) <= 64) {
     config.block_m = 128;
     config.num_stages_dout = 2;
+    config.hop_steps = 4;
     if (config.is_deterministic && config.mask != MaskForm::full) set_rings(config, 2, 2, 1, 4);
   } else if (is_wide(config)) {
+    // Under a mask neighbouring key blocks follow each other a step apart.
+    if (config.is_deterministic && config.mask != MaskForm::full) config.num_sums = 2;
     shape_wide(config);
   } else if (config.is_deterministic) {
     set_rings(config, 2, 2, 2, 4);

@@ -13,6 +13,10 @@ struct BackwardConfig {
   int num_stages_q = 3, num_stages_dout = 3;  // tiles in shared memory
   int num_ds = 2;     // tiles of dS, and of P where another warpgroup reads it
   int num_slots = 2;  // of 16 KiB, for dQ on its way to memory
+  // In a fixed order: sums of dQ of a query tile (1, 2 or 4), which key blocks are dealt to in
+  // turn; and, without a mask, steps of the walk between additions to a tile, which arguments.cc
+  // makes rings by.
+  int num_sums = 1, hop_steps = 2;
   MaskForm mask = MaskForm::full;
   bool is_deterministic = true;  // dQ is added up in one order, whatever runs when
   bool has_lengths = false;      // lengths differ by sequence: cu_seqlens, seqused
@@ -33,6 +37,8 @@ constexpr void fields(C& c, Visit visit) {
   visit("num_stages_dout", c.num_stages_dout);
   visit("num_ds", c.num_ds);
   visit("num_slots", c.num_slots);
+  visit("num_sums", c.num_sums);
+  visit("hop_steps", c.hop_steps);
   visit("mask", c.mask);
   visit("is_deterministic", c.is_deterministic);
   visit("has_lengths", c.has_lengths);
@@ -55,10 +61,16 @@ inline constexpr int kHelperRegisters = 24, kQueryRegisters = 64, kKeyRegisters 
 constexpr int num_units(const BackwardConfig& c) {
   return c.block_m / 64 * (columns(c.head_dim) / 64);
 }
+// Turns of one query tile: a part of its units is added to while another is still multiplied.
+constexpr int num_parts(const BackwardConfig& c) { return num_units(c) > 1 ? 2 : 1; }
+constexpr int first_unit(const BackwardConfig& c, int part) {
+  return part * num_units(c) / num_parts(c);
+}
 // Warps that bring units to memory. In a fixed order each waits until what it added is there, so
-// three take tiles in turn.
+// three take parts of tiles in turn.
 constexpr int num_reducers(const BackwardConfig& c) { return c.is_deterministic ? 3 : 1; }
-// A barrier of a filled slot is waited for by one warp only, which sees every phase of it.
+// A barrier of a filled slot is waited for by one warp only, which sees every phase of it: there
+// is one for every unit of three tiles, after which it is the same warp's turn again.
 constexpr int num_unit_barriers(const BackwardConfig& c) {
   return c.is_deterministic ? num_reducers(c) * num_units(c) : c.num_slots;
 }
@@ -105,9 +117,11 @@ constexpr bool is_valid(const BackwardConfig& c) {
                          c.head_dim_v > 0 && c.head_dim <= 256 && c.head_dim_v <= 256 &&
                          (c.block_m == 64 || c.block_m == 128);
   const bool fits_registers = c.block_m == 64 || (c.head_dim <= 64 && c.head_dim_v <= 64);
-  return has_shape && fits_registers && c.num_stages_q >= 1 && c.num_stages_dout >= 1 &&
-         c.num_ds >= 1 && c.num_slots >= 1 && c.num_slots <= num_unit_barriers(c) &&
-         shared_bytes(c) <= 232448;
+  const bool has_sums =
+      c.num_sums == 1 || (c.is_deterministic && (c.num_sums == 2 || c.num_sums == 4));
+  return has_shape && fits_registers && has_sums && c.hop_steps >= 1 && c.num_stages_q >= 1 &&
+         c.num_stages_dout >= 1 && c.num_ds >= 1 && c.num_slots >= 1 &&
+         c.num_slots <= num_unit_barriers(c) && shared_bytes(c) <= 232448;
 }
 
 // The kernels before and behind it.

@@ -8,11 +8,24 @@
 
 namespace sirdar::sm90 {
 
+// A thread's part of a unit, which nobody writes any more.
+SIRDAR_DEVICE void add(float (&values)[32], const float* unit) {
+  SIRDAR_UNROLL
+  for (int i = 0; i < 8; ++i) {
+    const ptx::Int4 four = ptx::load_constant_int4(unit + 512 * i);
+    values[4 * i] += ptx::float_of(static_cast<uint32_t>(four.x));
+    values[4 * i + 1] += ptx::float_of(static_cast<uint32_t>(four.y));
+    values[4 * i + 2] += ptx::float_of(static_cast<uint32_t>(four.z));
+    values[4 * i + 3] += ptx::float_of(static_cast<uint32_t>(four.w));
+  }
+}
+
 // A block takes the units of one query tile, a warp 16 rows of each.
 template <ConvertConfig config>
 SIRDAR_DEVICE void convert(const BackwardParams& params) {
   constexpr BackwardConfig kBackward = config.backward;
-  constexpr int kUnits = num_units(kBackward), kChunks = columns(kBackward.head_dim) / 64;
+  constexpr int kUnits = num_units(kBackward), kChunks = columns(kBackward.head_dim) / 64,
+                kSums = kBackward.num_sums;
   ptx::griddepcontrol_wait();
   const int index = ptx::block_idx_x(), thread = ptx::thread_idx_x(), lane = thread % 32;
   const int batch_head = index / params.num_tiles, tile = index - batch_head * params.num_tiles;
@@ -20,7 +33,11 @@ SIRDAR_DEVICE void convert(const BackwardParams& params) {
   const Sequence sequence = sequence_of<kBackward>(params, batch);
   const int stored = rows_there<kBackward.has_lengths>(params.cu_seqlens_q, params.seqlen_q, batch);
   if (tile * kBackward.block_m >= stored) return;
-  const bool is_written = has_adders<kBackward>(params, sequence, tile);
+  bool is_there[kSums];
+  SIRDAR_UNROLL
+  for (int sum = 0; sum < kSums; ++sum) {
+    is_there[sum] = has_adders<kBackward>(params, sequence, tile, sum);
+  }
   const RowView& view = params.dq_rows;
   const bool is_ragged = params.cu_seqlens_q.data != nullptr;
   uint16_t* const rows = static_cast<uint16_t*>(view.data) +
@@ -29,18 +46,22 @@ SIRDAR_DEVICE void convert(const BackwardParams& params) {
   SIRDAR_NO_UNROLL
   for (int unit = 0; unit < kUnits; ++unit) {
     const float* const sums =
-        params.dq_sum + (tile_index(params, sequence, head, tile) * kUnits + unit) * kUnitFloats +
+        params.dq_sum +
+        (tile_index(params, sequence, head, tile) * (kSums * kUnits) + unit) * kUnitFloats +
         4 * thread;
+    float values[32];  // of a thread, as accumulators
+    SIRDAR_UNROLL
+    for (float& value : values) value = 0;
+    SIRDAR_UNROLL
+    for (int sum = 0; sum < kSums; ++sum) {
+      if (is_there[sum]) add(values, sums + sum * (kUnits * kUnitFloats));
+    }
     uint32_t words[16];  // columns 8 i + 2 (lane % 4) of row r, then of row r + 8
     SIRDAR_UNROLL
     for (int i = 0; i < 8; ++i) {
-      ptx::Int4 four{0, 0, 0, 0};
-      if (is_written) four = ptx::load_constant_int4(sums + 512 * i);
-      const auto value = [&](int bits) {
-        return ptx::float_of(static_cast<uint32_t>(bits)) * params.scale;
-      };
-      words[i] = pack<kBackward.element>(value(four.x), value(four.y));
-      words[8 + i] = pack<kBackward.element>(value(four.z), value(four.w));
+      const auto value = [&](int n) { return values[4 * i + n] * params.scale; };
+      words[i] = pack<kBackward.element>(value(0), value(1));
+      words[8 + i] = pack<kBackward.element>(value(2), value(3));
     }
     SIRDAR_UNROLL
     for (int part = 0; part < 4; ++part) {  // 32 columns of the upper row, of the lower one

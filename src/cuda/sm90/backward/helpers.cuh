@@ -158,61 +158,60 @@ struct Loader {
 template <BackwardConfig config>
 struct Reducer {
   static constexpr int kUnits = num_units(config), kSlots = config.num_slots,
-                       kReducers = num_reducers(config), kBarriers = num_unit_barriers(config);
+                       kReducers = num_reducers(config), kSums = config.num_sums,
+                       kParts = num_parts(config);
   const BackwardParams& params;
   BackwardShared<config> s;
   int index;       // of the reducers
   int step = 0;    // tiles so far, of all reducers
-  int parity = 0;  // of this one's barriers, when deterministic
+  int round = 0;   // the same, modulo their number
+  int parity = 0;  // of the barriers
 
   SIRDAR_DEVICE float* units_of(const KeyBlock& block, const TileWalk& walk) const {
     return params.dq_sum + tile_index(params, block, walk) * (kUnits * kUnitFloats);
   }
 
-  // Whoever is next hears of it when the sums are in memory.
-  SIRDAR_DEVICE void add_in_turn(const KeyBlock& block, const TileWalk& walk) {
-    if (step % kReducers != index) return;
-    int* const turns = params.turns + tile_index(params, block, walk);
+  // Whoever is next hears of it when the sums are in memory. The turn is looked for first: it has
+  // mostly come by the time that the unit has.
+  SIRDAR_DEVICE void add_in_turn(const KeyBlock& block, const TileWalk& walk, int part) {
+    const long long sum = tile_index(params, block, walk) * kSums + block.index % kSums;
+    int* const turns = params.turns + sum * kParts + part;
+    float* const units = params.dq_sum + sum * (kUnits * kUnitFloats);
     const int turn = turn_of<config>(params, block, walk.tile);
-    float* const units = units_of(block, walk);
+    ptx::wait_until_equal(turns, turn);
+    ptx::fence_proxy_async();
+    const int end = first_unit(config, part + 1);
     SIRDAR_NO_UNROLL
-    for (int u = 0; u < kUnits; ++u) {
+    for (int u = first_unit(config, part); u < end; ++u) {
       const int slot = (step * kUnits + u) % kSlots;
-      ptx::mbarrier_wait(s.unit_full(index * kUnits + u), parity);
-      if (u == 0) {
-        ptx::wait_until_equal(turns, turn);
-        ptx::fence_proxy_async();
-      }
+      ptx::mbarrier_wait(s.unit_full(round * kUnits + u), parity);
       if (turn == 0) {  // nothing is there yet
         ptx::cp_async_bulk_store(units + u * kUnitFloats, s.unit(slot), kUnitBytes);
       } else {
         ptx::cp_async_bulk_reduce_add(units + u * kUnitFloats, s.unit(slot), kUnitBytes);
       }
       ptx::cp_async_bulk_commit_group();
-      if constexpr (kSlots < kUnits) {
-        ptx::cp_async_bulk_wait_group_read<0>();
-        ptx::mbarrier_arrive(s.slot_empty(slot));
-      }
-    }
-    if constexpr (kSlots >= kUnits) {
       ptx::cp_async_bulk_wait_group_read<0>();
-      for (int u = 0; u < kUnits; ++u) {
-        ptx::mbarrier_arrive(s.slot_empty((step * kUnits + u) % kSlots));
-      }
+      ptx::mbarrier_arrive(s.slot_empty(slot));
     }
     ptx::cp_async_bulk_wait_group<0>();
     ptx::fence_proxy_async();
-    ptx::fence_gpu();
     ptx::store_release(turns, turn + 1);
-    parity ^= 1;
   }
 
   SIRDAR_DEVICE void run_in_turn() {
     for (int item = ptx::block_idx_x(); item < params.num_items; item += ptx::grid_dim_x()) {
       const KeyBlock block = block_of<config>(params, item);
       for (TileWalk walk(block, params.group_size); !walk.is_done(); walk.advance()) {
-        add_in_turn(block, walk);
+        SIRDAR_UNROLL
+        for (int part = 0; part < kParts; ++part) {
+          if ((round * kParts + part) % kReducers == index) add_in_turn(block, walk, part);
+        }
         ++step;
+        if (++round == kReducers) {
+          round = 0;
+          parity ^= 1;
+        }
       }
     }
   }

@@ -19,16 +19,18 @@ struct BackwardParams {
   // tiles begin at b num_tiles, or at cu_seqlens_q[b] / block_m + b where queries are ragged.
   float* start_lse;    // [num_heads][total_tiles][block_m]: -lse / scale
   float* start_delta;  // the same: -delta
-  // [num_heads][total_tiles][unit][64 * 64], units in the order of accumulators: thread t's
+  // [num_heads][total_tiles][sum][unit][64 * 64], units in the order of accumulators: thread t's
   // registers 4 k to 4 k + 3 at 512 k + 4 t.
   float* dq_sum;
-  int* turns;  // [num_heads][total_tiles]: key blocks that have been added; null: any order
+  int* turns;  // [num_heads][total_tiles][sum][part]: key blocks that have been added; null: any
   int batch, num_heads, num_heads_kv, group_size;
   int seqlen_q, seqlen_k;           // maxima where sequences have their own
   int num_tiles, num_blocks_n;      // of queries, of keys of the longest sequence
   int total_tiles, num_items;       // of queries of all sequences; of keys, and of all K/V heads
-  int section_heads, num_sections;  // longest first within this many K/V heads, that many times
-  int is_shifted;  // key blocks begin at query tiles apart, and all of a head run at one time
+  int section_heads, num_sections;  // K/V heads that are walked together, and how often
+  // Fixed order without a mask: this many neighbouring key blocks of a head begin at query tiles
+  // apart and run at one time; a head has so many rings, one after the other.
+  int ring_blocks, num_rings;
   int window_left, window_right;  // keys besides the diagonal; causal: right is 0
   int chunk;
   int is_top_left;

@@ -107,7 +107,8 @@ struct Prepare {
     const long long first = static_cast<long long>(ptx::block_idx_x()) * kPrepareThreads + thread;
     const long long step = static_cast<long long>(ptx::grid_dim_x()) * kPrepareThreads;
     if constexpr (kBackward.is_deterministic) {
-      for (long long i = first; i < tiles; i += step) params.turns[i] = 0;
+      const long long turns = tiles * kBackward.num_sums * num_parts(kBackward);
+      for (long long i = first; i < turns; i += step) params.turns[i] = 0;
     } else {
       const long long pieces = tiles * num_units(kBackward) * (kUnitBytes / 16);
       ptx::Int4* const sums = reinterpret_cast<ptx::Int4*>(params.dq_sum);

@@ -46,31 +46,52 @@ struct KeyBlock {
   Sequence sequence;
   int index, first_key, batch, head_kv;
   int begin, end, start;
+  int first_of_ring;  // key block
 };
+
+// Whether key blocks begin at query tiles apart and go round.
+constexpr bool has_rings(const BackwardConfig& c) {
+  return c.is_deterministic && c.mask == MaskForm::full;
+}
 
 // Which keys of which head.
 template <BackwardConfig config>
 SIRDAR_DEVICE void place_of(const BackwardParams& params, int item, KeyBlock& block) {
   int head;
-  if constexpr (config.mask == MaskForm::full) {  // by head
+  block.first_of_ring = 0;
+  if constexpr (config.mask == MaskForm::full && !has_rings(config)) {  // by head
     head = item / params.num_blocks_n;
     block.index = item - head * params.num_blocks_n;
   } else {
-    const int items = params.section_heads * params.num_blocks_n;
+    const int head_items =
+        has_rings(config) ? params.num_rings * params.ring_blocks : params.num_blocks_n;
+    const int items = params.section_heads * head_items;
     const int section = ptx::min_of(item / items, params.num_sections);
     const int rest = item - section * items;
     const int first_head = section * params.section_heads;
-    const int heads = section < params.num_sections
-                          ? params.section_heads
-                          : params.num_items / params.num_blocks_n - first_head;
-    const int rank = rest / heads;
-    // The first keys are seen most often. In a fixed order those come first that add first.
-    block.index = config.is_deterministic ? params.num_blocks_n - 1 - rank : rank;
-    head = first_head + rest - rank * heads;
+    const int heads = section < params.num_sections ? params.section_heads
+                                                    : params.num_items / head_items - first_head;
+    if constexpr (has_rings(config)) {
+      const int round = rest / params.ring_blocks;  // by ring, then head
+      const int ring = round / heads;
+      block.first_of_ring = ring * params.ring_blocks;
+      block.index = block.first_of_ring + rest - round * params.ring_blocks;
+      head = first_head + round - ring * heads;
+    } else {
+      const int rank = rest / heads;
+      // The first keys are seen most often. In a fixed order those come first that add first.
+      block.index = config.is_deterministic ? params.num_blocks_n - 1 - rank : rank;
+      head = first_head + rest - rank * heads;
+    }
   }
   block.first_key = block.index * block_keys(config);
   block.batch = head / params.num_heads_kv;
   block.head_kv = head - block.batch * params.num_heads_kv;
+}
+
+// Key blocks of its ring: the last one may have fewer.
+SIRDAR_DEVICE int ring_size(const BackwardParams& params, const KeyBlock& block) {
+  return ptx::min_of(params.ring_blocks, block.sequence.num_blocks - block.first_of_ring);
 }
 
 template <BackwardConfig config>
@@ -84,14 +105,14 @@ SIRDAR_DEVICE KeyBlock block_of(const BackwardParams& params, int item) {
   block.begin = bounds.row_begin(block.first_key) / config.block_m;
   block.end = (ptx::max_of(bounds.row_end(end_key - 1), 0) + config.block_m - 1) / config.block_m;
   block.end = ptx::max_of(ptx::min_of(block.end, sequence.num_tiles), block.begin);
-  if constexpr (config.has_lengths) {
-    if (block.first_key >= sequence.k.length) block.end = block.begin;
+  if constexpr (config.has_lengths || has_rings(config)) {
+    if (block.index >= sequence.num_blocks) block.end = block.begin;
   }
   block.start = block.begin;
-  if constexpr (config.mask == MaskForm::full && config.is_deterministic) {
-    if (params.is_shifted && sequence.num_blocks > 0) {
-      block.start = static_cast<int>(static_cast<long long>(block.index) * sequence.num_tiles /
-                                     sequence.num_blocks);
+  if constexpr (has_rings(config)) {
+    if (block.end > block.begin) {
+      block.start =
+          (block.index - block.first_of_ring) * sequence.num_tiles / ring_size(params, block);
     }
   }
   return block;
@@ -100,38 +121,52 @@ SIRDAR_DEVICE KeyBlock block_of(const BackwardParams& params, int item) {
 // Whether the sequence is so long that there are rows to be written, used or not.
 template <BackwardConfig config>
 SIRDAR_DEVICE bool has_keys(const BackwardParams& params, const KeyBlock& block) {
-  if constexpr (!config.has_lengths) return true;
+  if constexpr (!config.has_lengths) {
+    return !has_rings(config) || block.index < params.num_blocks_n;
+  }
   return block.first_key < rows_there<true>(params.cu_seqlens_k, params.seqlen_k, block.batch);
 }
 
-// The key block that adds to a query tile first; the others follow from right to left, and round.
+// The key block of a mask that adds to a query tile first; the others follow from right to left.
 template <BackwardConfig config>
 SIRDAR_DEVICE int first_adder(const BackwardParams& params, const Sequence& sequence, int tile) {
-  if constexpr (config.mask == MaskForm::full) {
-    const long long reach = static_cast<long long>(tile + 1) * sequence.num_blocks;
-    return static_cast<int>((reach + sequence.num_tiles - 1) / sequence.num_tiles) - 1;
-  }
   const BackwardBounds<config> bounds = bounds_of<config>(params, sequence);
   return (bounds.hi((tile + 1) * config.block_m - 1) - 1) / block_keys(config);
 }
 
-// How many key blocks add to a query tile before this one.
+// How many of the key blocks before `end` add to the same sum as `index`.
+template <BackwardConfig config>
+SIRDAR_DEVICE int sharers_before(int end, int index) {
+  constexpr int kSums = config.num_sums;
+  return (end + kSums - 1 - index % kSums) / kSums;
+}
+
+// How many key blocks add to the same sum of a query tile before this one.
 template <BackwardConfig config>
 SIRDAR_DEVICE int turn_of(const BackwardParams& params, const KeyBlock& block, int tile) {
-  if constexpr (config.mask == MaskForm::full) {
-    if (!params.is_shifted) return block.index;
+  const int index = block.index;
+  const auto before = [&](int end) { return sharers_before<config>(end, index); };
+  if constexpr (has_rings(config)) {
+    // Of a ring the last one that begins no later, those left of it, and round; earlier rings
+    // are through.
+    const int begin = block.first_of_ring, size = ring_size(params, block);
+    const int tiles = block.sequence.num_tiles;
+    const int first = begin + ((tile + 1) * size + tiles - 1) / tiles - 1;
+    const int through = before(begin) + before(first + 1) - before(index + 1);
+    return index <= first ? through : through + before(begin + size) - before(begin);
   }
-  const int turn = first_adder<config>(params, block.sequence, tile) - block.index;
-  return turn < 0 ? turn + block.sequence.num_blocks : turn;
+  return before(first_adder<config>(params, block.sequence, tile) + 1) - before(index + 1);
 }
 
 // Whether any key block adds to it.
 template <BackwardConfig config>
-SIRDAR_DEVICE bool has_adders(const BackwardParams& params, const Sequence& sequence, int tile) {
+SIRDAR_DEVICE bool has_adders(const BackwardParams& params, const Sequence& sequence, int tile,
+                              int sum) {
   const BackwardBounds<config> bounds = bounds_of<config>(params, sequence);
   const int lo = bounds.lo(tile * config.block_m), hi = bounds.hi((tile + 1) * config.block_m - 1);
-  return hi > 0 && tile < sequence.num_tiles && lo < sequence.k.length &&
-         lo / block_keys(config) <= (hi - 1) / block_keys(config);
+  if (hi <= 0 || tile >= sequence.num_tiles || lo >= sequence.k.length) return false;
+  const int first = lo / block_keys(config), last = (hi - 1) / block_keys(config);
+  return sharers_before<config>(last + 1, sum) > sharers_before<config>(first, sum);
 }
 
 // The query tiles of a key block, in the order in which every warp walks them.
