@@ -19,6 +19,7 @@ _FORWARD = (
     "q", "k", "v", "out", "cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "page_table",
     "document_q", "document_k", "mask", "bias", "alibi", "sink",
 )  # fmt: skip
+_QKV = frozenset(("q", "k", "v"))
 _OPTIONS = tuple(_problem.OPTIONS)
 _FP32 = _abi.DTYPES["fp32"]
 
@@ -50,12 +51,19 @@ class Gradients(NamedTuple):
 class _Known:
     """A plan with the shapes of its outputs."""
 
-    __slots__ = ("lse_shape", "out_shape", "plan")
+    __slots__ = ("kind", "lse_shape", "make_out", "out_layout", "out_shape", "plan")
 
     def __init__(self, plan, layouts):
         self.plan = plan
+        self.kind = self.make_out = self.out_layout = None
         self.out_shape = (*layouts["q"].shape[:-1], layouts["v"].shape[-1])
         self.lse_shape = _plan.lse_shape(layouts["q"])
+
+    def learn(self, kind, out, layout, code, like):
+        """The short way to an output, where a kind has one."""
+        if getattr(kind, "pointer", None) is not None:
+            self.out_layout = layout
+            self.kind, self.make_out = kind, kind.maker(out.shape, code, like)
 
 
 def _known_plan(op, key, layouts, values, tensors, scalars, like):
@@ -96,11 +104,17 @@ def _forward(arrays, values, tensors, scalars, seed, offset, lse=None, max_logit
     offsets = _plan._OFFSETS
     entries, keep, layouts = [], [], {}
     key = [values]
+    read, usual = kind.read, type(arrays[0])
     for name, array in zip(_FORWARD, arrays):
         if array is None:
             key.append(None)
             continue
-        pointer, layout, owner = _plan.read_argument(name, array, name == "out")
+        if type(array) is usual and name in _QKV:  # the short way of read_argument
+            pointer, layout, owner = read(array, name)
+            if not layout.is_plain:
+                pointer, layout, owner = _plan.read_argument(name, array)
+        else:
+            pointer, layout, owner = _plan.read_argument(name, array, name == "out")
         entries.append((offsets[name], pointer, layout.tail))
         layouts[name] = layout
         key.append(layout)
@@ -134,8 +148,14 @@ def _forward(arrays, values, tensors, scalars, seed, offset, lse=None, max_logit
     like = arrays[0]
     result = out
     if out is None:
-        out = kind.empty(known.out_shape, plan._dtype_out, like)
-        pointer, layout, owner = _tensor.read(out, "out")
+        make = known.make_out
+        if make is None or known.kind is not kind:
+            out = kind.empty(known.out_shape, plan._dtype_out, like)
+            pointer, layout, owner = _tensor.read(out, "out")
+            known.learn(kind, out, layout, plan._dtype_out, like)
+        else:
+            out, layout = make(like), known.out_layout
+            pointer = kind.pointer(out)
         entries.append((offsets["out"], pointer, layout.tail))
         result = kind.finish
     more = []
@@ -385,37 +405,71 @@ def backward(
     )  # fmt: skip
     needs_dtensors = (needs_dtensors,) if isinstance(needs_dtensors, str) else tuple(needs_dtensors)
     scalars = _problem.mapping("scalars", scalars, "{name: number}")
-    known = _backward_plan(given, values, tensors, tuple(scalars), needs_dtensors)
-    for name, gradient in (("dq", dq), ("dk", dk), ("dv", dv)):
-        if gradient is not None:
-            given[name] = gradient
-    results = known.plan.run(
-        **given,
-        tensors=tensors,
-        scalars=scalars,
-        dropout_seed=dropout_seed,
-        dropout_offset=dropout_offset,
+    results = {"dq": dq, "dk": dk, "dv": dv}
+    _backward(
+        given, results, values, tensors, scalars, needs_dtensors, dropout_seed, dropout_offset
     )
-    return Gradients(**{name: results[name] for name in Gradients._fields if name in results})
+    return Gradients(**results)
 
 
-def _backward_plan(given, values, tensors, scalar_names, needs_dtensors):
-    values = tuple(map(_read_now, values))
-    layouts = {name: _plan.read_argument(name, array)[1] for name, array in given.items()}
-    named = [] if tensors is None else _read_named("tensors", tensors)
+def _backward(given, results, values, tensors, scalars, needs_dtensors, seed, offset):
+    """given: the arrays that are read, by name; results: gradients that are written into, or None; what is
+    made is added to them."""
+    kind, like = _tensor.kind_of(given["q"], "q"), given["q"]
+    if not _PLAIN.issuperset(map(type, values)):
+        values = tuple(map(_read_now, values))
+    offsets = _plan._OFFSETS
+    entries, keep, layouts = [], [], {}
+    for name, array in given.items():
+        pointer, layout, owner = _plan.read_argument(name, array)
+        entries.append((offsets[name], pointer, layout.tail))
+        layouts[name] = layout
+        keep.append(owner)
+    named = () if tensors is None else _read_named("tensors", tensors)
     for name in needs_dtensors:
         if name not in (tensors or {}):
             raise ValueError(f"needs_dtensors: '{name}' is none of tensors; give its array there.")
     declared = tuple((name, layout, name in needs_dtensors) for name, _, layout, _ in named)
-    key = ("backward", values, tuple(layouts.items()), declared, scalar_names)
+    key = ("backward", values, tuple(layouts.items()), declared, tuple(scalars))
     try:
         known = _plans.get(key)
     except TypeError:
         known, key = None, None
     if known is None:
         _check_named_devices(layouts, named)
-        known = _known_plan("backward", key, layouts, values, declared, scalar_names, given["q"])
-    return known
+        known = _known_plan("backward", key, layouts, values, declared, tuple(scalars), like)
+    plan, problem = known.plan, known.plan._problem
+    made = []
+    for name, source in (("dq", "q"), ("dk", "k"), ("dv", "v")):
+        if results[name] is None:
+            made.append((name, layouts[source].shape, layouts[source].code))
+        else:
+            pointer, layout, owner = _plan.read_argument(name, results[name], True)
+            plan._refuse_devices({name: layout})
+            entries.append((offsets[name], pointer, layout.tail))
+    for name, is_wanted in (("bias", problem.needs_dbias), ("sink", problem.needs_dsink)):
+        if is_wanted and name not in given:
+            raise ValueError(f"{name}: it is missing; pass it.")
+        if is_wanted:
+            made.append(("d" + name, layouts[name].shape, _FP32))
+    for name, shape, code in made:
+        results[name] = kind.empty(shape, code, like)
+        pointer, layout, owner = _tensor.read(results[name], name)
+        entries.append((offsets[name], pointer, layout.tail))
+    gradients, named_out = {}, []
+    for name, _, layout, _ in named:
+        if name in needs_dtensors:
+            gradients[name] = kind.empty(layout.shape, _FP32, like)
+            pointer, at, owner = _tensor.read(gradients[name], name)
+            named_out.append((pointer, at.tail, at))
+    plan.run_entries(
+        kind, like, entries, [(pointer, at.tail, at) for _, pointer, at, _ in named], named_out,
+        plan._values(scalars) if scalars else (), seed, offset,
+    )  # fmt: skip
+    for name, _, _ in made:
+        results[name] = kind.finish(results[name])
+    if gradients:
+        results["dtensors"] = {name: kind.finish(array) for name, array in gradients.items()}
 
 
 def merge(

@@ -89,7 +89,7 @@ class Plan:
         self._dtensors = tuple(name for name, needs_grad in tensors if needs_grad)
         self._scalars = tuple(scalars)
         self._slots = []
-        self._ready, self._ready_out = (None, None), None
+        self._ready, self._ready_out = (None, None, None), None
         size = ctypes.c_size_t()
         _abi.check(self._library.sirdar_plan_workspace_bytes(handle, ctypes.addressof(size)))
         self._workspace_bytes = size.value
@@ -157,11 +157,11 @@ class Plan:
             return self._forward(dict(q=q, k=k, v=v, out=out), more)
         pointer_q, pointer_k, pointer_v, layouts = found
         if out is None:
-            ready = self._ready
-            if layouts != ready[0]:
+            known, make, layout = self._ready
+            if layouts != known:
                 return self._learn(kind, q, k, v, out, layouts)
-            out = kind.empty(ready[1], self._dtype_out, q)
-            pointer, layout = kind.read_known(out) or _tensor.read(out, "out")[:2]
+            out = make(q)
+            pointer = kind.pointer(out)
         else:
             kind.check_writable(out, "out")
             given = kind.read_known(out) if type(out) is type(q) else None
@@ -178,10 +178,11 @@ class Plan:
             slot.buffer, _Q, pointer_q, layout_q.tail, pointer_k, layout_k.tail,
             pointer_v, layout_v.tail, pointer, layout.tail,
         )  # fmt: skip
-        if self._workspace_bytes:
-            workspace = self._workspace(kind, q)
+        size = self._workspace_bytes
+        if size:
+            workspace = self._workspace(kind, q) if self._device else _host_workspace(size)
             if workspace[0] != slot.workspace:
-                slot.put_workspace(workspace[0], self._workspace_bytes)
+                slot.put_workspace(workspace[0], size)
         status = self._run(self._handle, slot.address, kind.stream(q) if self._device else None)
         self._slots.append(slot)
         if status:
@@ -195,7 +196,8 @@ class Plan:
         is_short = not (problem.op or problem.needs_lse or problem.needs_max_logit)
         if is_short and all(one and one.is_plain and not one.may_be_negated for one in layouts):
             if out is None:
-                self._ready = (layouts, (*layouts[0].shape[:-1], layouts[2].shape[-1]))
+                make = kind.maker(result.shape, self._dtype_out, q)
+                self._ready = (layouts, make, kind.read(make(q), "out")[1])
             elif type(out) is type(q):
                 self._ready_out = (layouts, kind.read(out, "out")[1])
         return result

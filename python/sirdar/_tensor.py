@@ -124,15 +124,18 @@ class NumpyKind:
                 self.offset = offset
 
         self.read = self._reader()
-        self.read_known, self.read_three = self._short_readers()
+        self.read_known, self.read_three, self.pointer = self._short_readers()
 
     def _short_readers(self):
         """What a prepared plan spends its time on, so closures over what they need: the pointer and
-        Layout of one array, or of three; None where an array was not read before."""
+        Layout of one array, or of three, None where an array was not read before; and the pointer alone."""
         known, offset = self.layouts.get, self.offset
         at = ctypes.c_size_t.from_address
         if offset is None:
-            return (lambda *_: None), (lambda *_: None)
+            return (lambda *_: None), (lambda *_: None), None
+
+        def pointer(array):
+            return at(id(array) + offset).value
 
         def read_known(array):
             layout = known((array.dtype, array.shape, array.strides))
@@ -147,7 +150,7 @@ class NumpyKind:
                 (layout_q, layout_k, layout_v),
             )  # fmt: skip
 
-        return read_known, read_three
+        return read_known, read_three, pointer
 
     def _reader(self):
         """(pointer, Layout, owner) of an array."""
@@ -192,6 +195,11 @@ class NumpyKind:
     def empty(self, shape, code, like):
         return self.numpy.empty(shape, self.dtype_of(code))
 
+    def maker(self, shape, code, like):
+        """A function of arrays like this one that does the same, faster; all it makes has one Layout."""
+        empty, dtype = self.numpy.empty, self.dtype_of(code)
+        return lambda like: empty(shape, dtype)
+
     def contiguous(self, array):
         return self.numpy.ascontiguousarray(array)
 
@@ -218,6 +226,7 @@ class TorchKind:
         self.codes = {dtype: code for code, dtype in self.dtypes.items()}
         self.read = self._reader()
         self.read_known, self.read_three = self._short_readers()
+        self.pointer = torch.Tensor.data_ptr
 
     def _short_readers(self):
         """As NumpyKind's. A tensor that cannot be read, or not here, is left to read()."""
@@ -310,6 +319,12 @@ class TorchKind:
         if dtype is like.dtype:
             return like.new_empty(shape)  # a third faster
         return self.torch.empty(shape, dtype=dtype, device=like.device)
+
+    def maker(self, shape, code, like):
+        """As NumpyKind's."""
+        if self.dtypes[code] is like.dtype and shape == like.shape and like.is_contiguous():
+            return self.torch.empty_like  # of what torch has, the fastest
+        return lambda like: self.empty(shape, code, like)
 
     def contiguous(self, tensor):
         return tensor.contiguous()

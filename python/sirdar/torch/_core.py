@@ -1,5 +1,6 @@
 """The only way down from torch: the operators' arguments as sirdar.attention and .backward take them."""
 
+import contextlib
 from collections import namedtuple
 from collections.abc import Mapping
 
@@ -14,6 +15,7 @@ INPUTS = (
     "page_table", "document_q", "document_k",
 )  # fmt: skip
 
+_NOTHING = contextlib.nullcontext()
 NUM_PLAIN_OPTIONS = 10  # those of a call without expressions, which the library takes as they are
 _Fields = namedtuple("_Fields", "score_mod mask_mod names tensors scalar_names scalars")
 
@@ -165,10 +167,13 @@ def backward(
         )
     names = options.get("names", "").split(",")
     wanted = tuple(names[i] for i in needs_dtensors)
-    with torch.no_grad():  # out and lse may belong to a graph; nothing is recorded here
+    if rng is not None or tensors or len(options) > NUM_PLAIN_OPTIONS + 1:
+        options = _options(options, tensors, rng)
+    # out and lse may belong to a graph; nothing is recorded here.
+    with torch.no_grad() if torch.is_grad_enabled() else _NOTHING:
         grads = _functions.backward(
             dout, q, k, v, out, lse, dlse=dlse, needs_dbias=needs_dbias, needs_dsink=needs_dsink,
-            needs_dtensors=wanted, **given, **_options(options, tensors, rng),
+            needs_dtensors=wanted, **given, **options,
         )  # fmt: skip
     more = [grads.dbias] * needs_dbias + [grads.dsink] * needs_dsink
     return [grads.dq, grads.dk, grads.dv, *more, *(grads.dtensors[name] for name in wanted)]

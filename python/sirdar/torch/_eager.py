@@ -39,6 +39,7 @@ def _compute(options, max_logit, *flat):
 
 
 def _save(ctx, inputs, output):
+    """For _TransformedForward, with _differentiate."""
     ctx.options, _, *flat = inputs
     ctx.save_for_backward(*output[:2], *flat)
     ctx.set_materialize_grads(False)
@@ -56,15 +57,29 @@ def _differentiate(ctx, dout, dlse, *_):
 
 
 class _Forward(torch.autograd.Function):
-    """apply(options, max_logit, q, k, v, bias, sink, *others, *tensors) -> out, lse[, max_logit]"""
+    """apply(options, max_logit, others, q, k, v, bias, sink, *tensors) -> out, lse[, max_logit]
+
+    Torch spends time on every argument, so those that never have a gradient come as one."""
 
     @staticmethod
-    def forward(ctx, *inputs):
-        output = _compute(*inputs)
-        _save(ctx, inputs, output)
+    def forward(ctx, options, max_logit, others, *inputs):
+        output = _core.forward(*inputs[:5], inputs[5:], *others, max_logit=max_logit, **options)
+        ctx.options = options
+        ctx.save_for_backward(*output[:2], *inputs[:5], *others, *inputs[5:])
+        ctx.set_materialize_grads(False)
+        if max_logit:
+            ctx.mark_non_differentiable(output[2])
         return output
 
-    backward = staticmethod(_differentiate)
+    @staticmethod
+    def backward(ctx, dout, dlse, *_):
+        needs = ctx.needs_input_grad
+        needs = (*needs[6:8], needs[8:])
+        run = _core.backward
+        if torch.is_grad_enabled() or not is_plain():
+            run = _ops.backward
+        *made, dtensors = _ops.gradients(run, ctx.saved_tensors, ctx.options, needs, dout, dlse)
+        return None, None, None, *made, *dtensors
 
 
 class _TransformedForward(torch.autograd.Function):
@@ -135,4 +150,6 @@ def forward(inputs, options, lse, max_logit):
         return _core.forward(*inputs, max_logit=max_logit, **options)
     else:
         return _core.forward(*inputs, lse=False, **options), None
+    if function is _Forward:
+        return _Forward.apply(options, max_logit, inputs[6:], *inputs[:5], *inputs[5])
     return function.apply(options, max_logit, *inputs[:5], *inputs[6:], *inputs[5])
