@@ -11,6 +11,7 @@ soft-caps, position biases, dynamic and static caches, training and inference, C
 import torch
 import transformers
 
+from ._transformers_masks import Mask, make_mask
 from .torch import attention
 
 NAME = "sirdar"
@@ -22,6 +23,9 @@ def _mask_options(attention_mask, position_bias, is_causal, seqlen_q):
         # As transformers makes masks, none means: one query sees every key, several are aligned to the
         # first key (a static cache is longer than what has been written to it).
         options = {"causal": True, "alignment": "top_left"} if is_causal and seqlen_q > 1 else {}
+        return options if position_bias is None else options | {"bias": position_bias}
+    if type(attention_mask) is Mask:
+        options = dict(attention_mask.attention_options)
         return options if position_bias is None else options | {"bias": position_bias}
     if attention_mask.dim() != 4:
         raise ValueError(
@@ -62,7 +66,7 @@ def attention_forward(
 ):
     """The function that models call: query [batch, num_heads_q, seqlen_q, head_dim], key and value
     [batch, num_heads_kv, seqlen_k, dim] to (out [batch, seqlen_q, num_heads_q, dim], None). s_aux: sinks.
-    cu_seq_lens: of sequences packed into one. The sliding window is in the mask already."""
+    cu_seq_lens: of sequences packed into one. A sliding window is in the mask already."""
     if kwargs.get("output_attentions"):
         raise NotImplementedError(
             "output_attentions: the weights are never in memory here; load the model with "
@@ -70,6 +74,14 @@ def attention_forward(
         )
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)
+    if type(attention_mask) is Mask:
+        if tuple(attention_mask.shape[2:]) != (query.shape[2], key.shape[2]):
+            attention_mask = attention_mask.real()  # of another part of the sequences
+        else:
+            length = attention_mask.length
+            key, value = key[:, :, :length], value[:, :, :length]
+            if position_bias is not None:
+                position_bias = position_bias[..., :length]
     options = _mask_options(attention_mask, position_bias, is_causal, query.shape[2])
     if cu_seq_lens_q is not None:
         keys = cu_seq_lens_q if cu_seq_lens_k is None else cu_seq_lens_k
@@ -84,7 +96,5 @@ def attention_forward(
 
 def register(name=NAME):
     """Makes attn_implementation=name this library's, for models that are loaded from now on."""
-    from transformers import masking_utils
-
     transformers.AttentionInterface.register(name, attention_forward)
-    transformers.AttentionMaskInterface.register(name, masking_utils.sdpa_mask)
+    transformers.AttentionMaskInterface.register(name, make_mask)
