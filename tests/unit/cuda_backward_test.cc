@@ -53,17 +53,17 @@ TEST(CudaBackward, KnobsThatWouldBeAnotherProblemAreRefused) {
   }
 }
 
-// A float for each of lse and delta, sums of dQ in units of 64 rows and columns, two turns a tile.
+// A float for each of lse and delta, sums of dQ in units of 64 rows and columns, a turn a tile.
 TEST(CudaBackward, Workspace) {
   const Problem problem = Problem::parse("bwd b2 s4096 hq16 hkv4 d128 bf16").value();
   const BackwardConfig config = choose_backward_config(problem);
   const size_t rows = size_t{2} * 16 * 4096;
-  EXPECT_EQ(workspace_of(problem, config).end, rows * 8 + rows * 128 * 4 + rows / 64 * 8);
+  EXPECT_EQ(workspace_of(problem, config).end, rows * 8 + rows * 128 * 4 + rows / 64 * 4);
   EXPECT_EQ(planned(problem.str()).value().workspace_bytes(), workspace_of(problem, config).end);
   PlanOptions options;
   options.knobs = {{"num_sums", "2"}};
   EXPECT_EQ(planned(problem.str(), options).value().workspace_bytes(),
-            rows * 8 + 2 * (rows * 128 * 4 + rows / 64 * 8));
+            rows * 8 + 2 * (rows * 128 * 4 + rows / 64 * 4));
 }
 
 class CudaBackwardRun : public ::testing::Test {

@@ -48,8 +48,9 @@ BackwardConfig choose_backward_config(const Problem& problem) {
     config.hop_steps = 4;
     if (config.is_deterministic && config.mask != MaskForm::full) set_rings(config, 2, 2, 1, 4);
   } else if (is_wide(config)) {
-    // Under a mask neighbouring key blocks follow each other a step apart.
-    if (config.is_deterministic && config.mask != MaskForm::full) config.num_sums = 2;
+    // Under a mask neighbouring key blocks follow each other a step apart, and a tile has four
+    // units.
+    config.splits_turns = config.mask != MaskForm::full;
     shape_wide(config);
   } else if (config.is_deterministic) {
     set_rings(config, 2, 2, 2, 4);

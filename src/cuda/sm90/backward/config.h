@@ -17,6 +17,7 @@ struct BackwardConfig {
   // turn; and, without a mask, steps of the walk between additions to a tile, which arguments.cc
   // makes rings by.
   int num_sums = 1, hop_steps = 2;
+  bool splits_turns = false;  // a tile has two turns, one for each half of its units
   MaskForm mask = MaskForm::full;
   bool is_deterministic = true;  // dQ is added up in one order, whatever runs when
   bool has_lengths = false;      // lengths differ by sequence: cu_seqlens, seqused
@@ -39,6 +40,7 @@ constexpr void fields(C& c, Visit visit) {
   visit("num_slots", c.num_slots);
   visit("num_sums", c.num_sums);
   visit("hop_steps", c.hop_steps);
+  visit("splits_turns", c.splits_turns);
   visit("mask", c.mask);
   visit("is_deterministic", c.is_deterministic);
   visit("has_lengths", c.has_lengths);
@@ -62,7 +64,9 @@ constexpr int num_units(const BackwardConfig& c) {
   return c.block_m / 64 * (columns(c.head_dim) / 64);
 }
 // Turns of one query tile: a part of its units is added to while another is still multiplied.
-constexpr int num_parts(const BackwardConfig& c) { return num_units(c) > 1 ? 2 : 1; }
+constexpr int num_parts(const BackwardConfig& c) {
+  return c.splits_turns && num_units(c) > 1 ? 2 : 1;
+}
 constexpr int first_unit(const BackwardConfig& c, int part) {
   return part * num_units(c) / num_parts(c);
 }
