@@ -165,7 +165,9 @@ def test_who_computes_with_a_mask_gets_the_real_one(monkeypatch):
     for one, other in ((mask[:, :, 2:], real[:, :, 2:]), (mask & True, real), (~mask, ~real)):
         assert type(one) is torch.Tensor and torch.equal(one, other)
     unknown = masking_utils.or_masks(function, lambda b, h, q, k: k < 2)
-    made = _transformers_masks.make_mask(2, 6, 6, mask_function=unknown)
+    made = _transformers_masks.make_mask(
+        2, 6, 6, mask_function=unknown, allow_is_causal_skip=False
+    )
     assert type(made) is torch.Tensor and made[0, 0, 5].tolist() == [
         True,
         True,
