@@ -288,11 +288,21 @@ def library():
     return _library
 
 
-def check(status):
+# The same of who passes arrays, which tell the dtypes of a problem.
+OF_ARRAYS = (
+    ("dtype_q: ", "q: dtype "),
+    ("dtype_kv: ", "k: dtype "),
+    ("dtype_bias: ", "bias: dtype "),
+    (" differs from dtype_q = ", " differs from q's "),
+)
+OF_OUT = (("dtype_out: ", "out: dtype "), (", or None.", "."))
+
+
+def check(status, more_terms=()):
     """Raises what a status means, with the library's own sentence."""
     if status:
         message = library().sirdar_status_message().decode("utf-8", "replace")
-        for said, meant in _IN_PYTHON_TERMS:
+        for said, meant in (*_IN_PYTHON_TERMS, *more_terms):
             message = message.replace(said, meant)
         raise _EXCEPTIONS.get(status, RuntimeError)(message)
 

@@ -444,11 +444,11 @@ def create(problem, device, options, tensors=(), scalars=()):
     library = _abi.library()
     c_options, _keep = _problem.plan_options_from(options, device)
     handle = ctypes.c_void_p()
-    _abi.check(
-        library.sirdar_plan_create(
-            ctypes.addressof(problem), ctypes.addressof(c_options), ctypes.addressof(handle)
-        )
+    status = library.sirdar_plan_create(
+        ctypes.addressof(problem), ctypes.addressof(c_options), ctypes.addressof(handle)
     )
+    is_of_out = options.get("dtype_out") is None
+    _abi.check(status, _abi.OF_ARRAYS + (_abi.OF_OUT if is_of_out else ()))
     return Plan(handle.value, problem, device, tensors, scalars)
 
 

@@ -97,7 +97,11 @@ ARRAYS = [
     (lambda q, k, v: (q, k, v[:, :6]), ValueError, "v: shape [2, 6, 2, 16] does not fit"),
     (lambda q, k, v: (q[:, :, :3], k, v), ValueError, "num_heads_q"),
     (lambda q, k, v: (q, k[..., :8], v), ValueError, "k: shape"),
-    (lambda q, k, v: (q.astype(np.float16), k, v), ValueError, "dtype_kv"),
+    (
+        lambda q, k, v: (q.astype(np.float16), k, v),
+        ValueError,
+        "k: dtype fp32 differs from q's fp16; convert",
+    ),
     (lambda q, k, v: (q, k, v.astype(np.float16)), ValueError, "v: dtype fp16 does not fit"),
     (lambda q, k, v: (q.astype(np.float64), k, v), TypeError, "q: dtype float64 is none of"),
     (lambda q, k, v: (q.astype(">f4"), k, v), TypeError, "q: dtype >f4 is none of"),
