@@ -38,6 +38,9 @@ void tma_store(StoreRequest request, Change change);
 // Without a map: neighbouring bytes, fp32 where they are added.
 void bulk_load(uint32_t destination, const void* source, int bytes, uint32_t barrier,
                Change change);
+// Between blocks of a cluster: to the same offsets of block `cta`.
+void bulk_copy(uint32_t destination, uint32_t source, int bytes, uint32_t barrier, int cta,
+               Change change);
 void bulk_store(float* destination, uint32_t source, int bytes, bool reduce, Change change);
 void bulk_commit();
 void bulk_wait(int groups, bool read_only);

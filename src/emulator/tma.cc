@@ -250,6 +250,30 @@ void bulk_load(uint32_t destination, const void* source, int bytes, uint32_t bar
   issue_load(machine, request, line_of(source, bytes), machine.fiber().cta->rank);
 }
 
+void bulk_copy(uint32_t destination, uint32_t source, int bytes, uint32_t barrier, int cta,
+               Change change) {
+  Machine& machine = Machine::current();
+  if (change == Change::kLeftOut) return;
+  if (change == Change::kOther) destination += 1024;
+  const Machine::Place place = machine.resolve(source, static_cast<uint32_t>(bytes), 16);
+  if (place.cta != machine.fiber().cta)
+    machine.fault("tma", "a copy to another block reads shared memory of another block");
+  const uint32_t low = (1u << kRankShift) - 1, high = static_cast<uint32_t>(cta) << kRankShift;
+  const Mbarrier& at = machine.mbarrier((barrier & low) | high, false);
+  // Who knows of its bytes' arrival knows that the source has been read.
+  const Stamp stamp{at.component, at.base + static_cast<uint32_t>(at.phase) + 1,
+                    machine.site_index(), false};
+  const Clock& clock = machine.fiber().clock;
+  SharedMemory& shared = place.cta->shared;
+  shared.for_records(place.offset, static_cast<uint32_t>(bytes), [&](Record& record) {
+    machine.check_known(place, record, "read", clock);
+    machine.check_proxy(place, record, clock);
+    shared.add_reader(record, stamp);
+  });
+  const LoadRequest request{nullptr, destination, barrier, {change == Change::kMore}, 1, 0};
+  issue_load(machine, request, line_of(shared.data(place.offset), bytes), cta);
+}
+
 void bulk_store(float* destination, uint32_t source, int bytes, bool reduce, Change change) {
   if (change == Change::kLeftOut) return;
   issue_store({nullptr, source, {change == Change::kMore}, 1, reduce}, line_of(destination, bytes));

@@ -25,13 +25,14 @@ std::string launch_all(const ListedKernels& kernels, const std::vector<cuda::Ste
     const auto run = emulated_kernel(source);
     emulator::Launch launch;
     launch.grid.x = step.grid.x;
+    launch.cluster = static_cast<int>(step.cluster.x);
     launch.threads = source.threads;
     launch.shared_bytes = source.shared_bytes;
     launch.seed = seed;
     const bool is_main = step.kernel == static_cast<size_t>(sm90::BackwardPass::backward);
     if (is_main) {
       launch.misalignment = static_cast<unsigned>(16 * (seed % 3));
-      launch.resident = static_cast<int>(step.grid.x);
+      launch.resident = static_cast<int>(step.grid.x / step.cluster.x);
     }
     const emulator::Report report = emulator::launch(launch, [&] { run(step.params.data()); });
     if (!report.ok()) return source.entry + ": " + report.fault;

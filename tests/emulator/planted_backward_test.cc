@@ -38,6 +38,7 @@ class PlantedCall {
     emulator::Launch launch;
     launch.grid.x = step.grid.x;
     launch.resident = static_cast<int>(std::min(step.grid.x, 8u));
+    launch.cluster = static_cast<int>(step.cluster.x);
     launch.threads = source.threads;
     launch.shared_bytes = source.shared_bytes;
     launch.seed = seed;

@@ -206,6 +206,32 @@ TEST(EmulatedTma, MulticastReachesEveryBlock) {
   expect_fault(calm(32, 2), [&] { kernel(false); }, {"exit"});
 }
 
+// Each block's 512 bytes to the other's, which may be written over when they have arrived there.
+TEST(EmulatedTma, CopiesBetweenBlocksOfACluster) {
+  const auto kernel = [&](bool fence, bool waits) {
+    const int rank = ptx::cluster_ctarank(), lane = ptx::thread_idx_x();
+    init(1);
+    if (lane == 0) ptx::mbarrier_arrive_expect_tx(bar_at(0), 512);
+    ptx::cluster_sync();
+    const uint32_t own = data_at(16 * static_cast<uint32_t>(lane));
+    ptx::store_shared(own, Int4{lane, rank, 7, 8});
+    if (fence) ptx::fence_proxy_async_shared();
+    ptx::syncwarp();
+    if (lane == 0)
+      ptx::cp_async_bulk_copy_cluster(data_at(512), data_at(0), 512, bar_at(0), 1 - rank);
+    ptx::mbarrier_wait(bar_at(0), 0);
+    const Int4 piece = ptx::load_shared_int4(own + 512);
+    EXPECT_EQ(piece.x, lane);
+    EXPECT_EQ(piece.y, 1 - rank);
+    if (waits) ptx::cluster_sync();
+    ptx::store_shared(own, Int4{0, 0, 0, 0});
+    ptx::cluster_sync();
+  };
+  expect_clean(calm(32, 2), [&] { kernel(true, true); });
+  expect_fault(calm(32, 2), [&] { kernel(false, true); }, {"proxy"});
+  expect_fault(calm(32, 2), [&] { kernel(true, false); }, {"order"});
+}
+
 // Stores a box whose 16-byte pieces were written by stores.
 void store_box(const TensorMap& map, int column, int row, bool fence, bool sync, bool wait) {
   const uint32_t lane = static_cast<uint32_t>(ptx::thread_idx_x());

@@ -49,6 +49,11 @@ inline void cp_async_bulk_load(uint32_t dst, const void* src, int bytes, uint32_
   const Change change = machine().enter(Op::kTmaLoad, here);
   emulator::bulk_load(dst, src, bytes, bar, change);
 }
+inline void cp_async_bulk_copy_cluster(uint32_t dst, uint32_t src, int bytes, uint32_t bar, int cta,
+                                       Here here = Here::current()) {
+  const Change change = machine().enter(Op::kTmaLoad, here);
+  emulator::bulk_copy(dst, src, bytes, bar, cta, change);
+}
 inline void cp_async_bulk_store(float* dst, uint32_t src, int bytes, Here here = Here::current()) {
   const Change change = machine().enter(Op::kTmaStore, here);
   emulator::bulk_store(dst, src, bytes, false, change);

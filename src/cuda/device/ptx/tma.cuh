@@ -91,6 +91,18 @@ SIRDAR_DEVICE void cp_async_bulk_load(uint32_t dst, const void* src, int bytes, 
       "l"(src), "r"(bytes), "r"(bar)
       : "memory");
 }
+// From this block's shared memory to the offset `dst` of block `cta` of the cluster, arriving at
+// the barrier of the offset `bar` there.
+SIRDAR_DEVICE void cp_async_bulk_copy_cluster(uint32_t dst, uint32_t src, int bytes, uint32_t bar,
+                                              int cta) {
+  asm volatile(
+      "{ .reg .b32 to, at; mapa.shared::cluster.u32 to, %0, %4;\n"
+      "mapa.shared::cluster.u32 at, %3, %4;\n"
+      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [to], [%1], %2, "
+      "[at]; }" ::"r"(dst),
+      "r"(src), "r"(bytes), "r"(bar), "r"(cta)
+      : "memory");
+}
 SIRDAR_DEVICE void cp_async_bulk_store(float* dst, uint32_t src, int bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(dst), "r"(src),
                "r"(bytes)

@@ -62,7 +62,7 @@ struct Rings {
 // A tile is added to every tiles / blocks steps of a ring. Of the rings in which the work takes the
 // fewest rounds those that stay within L2, and then the largest that leave `hop_steps` steps.
 Rings rings_of(const Problem& problem, const BackwardConfig& config, int num_sms) {
-  const int64_t blocks = divide_up(problem.seqlen_k, block_keys(config));
+  const int64_t blocks = divide_up(problem.seqlen_k, cluster_keys(config));
   const int64_t heads = problem.batch * problem.num_heads_kv;
   const int64_t tiles = num_tiles(problem, config), bytes = head_bytes(problem, config);
   const int64_t most = std::min(num_sms, kMaxRingBlocks);
@@ -124,11 +124,11 @@ void add_work(const Problem& problem, const BackwardConfig& config, int num_sms,
   params.seqlen_k = static_cast<int>(problem.seqlen_k);
   params.num_tiles = static_cast<int>(num_tiles(problem, config));
   params.total_tiles = static_cast<int>(total_tiles(problem, config));
-  params.num_blocks_n = static_cast<int>(divide_up(problem.seqlen_k, block_keys(config)));
+  params.num_blocks_n = static_cast<int>(divide_up(problem.seqlen_k, cluster_keys(config)));
   const int heads = static_cast<int>(problem.batch * problem.num_heads_kv);
   params.num_items = params.num_blocks_n * heads;
   if (config.is_deterministic && config.mask == MaskForm::full) {
-    const Rings rings = rings_of(problem, config, num_sms);
+    const Rings rings = rings_of(problem, config, std::max(1, num_sms / config.cluster_size));
     params.ring_blocks = rings.num_blocks;
     params.num_rings = rings.num_rings;
     params.section_heads = rings.num_heads;
@@ -177,8 +177,8 @@ BackwardWorkspace workspace_of(const Problem& problem, const BackwardConfig& con
   workspace.start_delta = workspace.start_lse + aligned(rows * sizeof(float));
   workspace.dq_sum = workspace.start_delta + aligned(rows * sizeof(float));
   const size_t sums = tiles * static_cast<size_t>(config.num_sums);
-  workspace.turns = workspace.dq_sum + sums * static_cast<size_t>(num_units(config)) * kUnitBytes;
-  const size_t turns = config.is_deterministic ? sums * static_cast<size_t>(num_parts(config)) : 0;
+  workspace.turns = workspace.dq_sum + sums * static_cast<size_t>(tile_units(config)) * kUnitBytes;
+  const size_t turns = config.is_deterministic ? sums * static_cast<size_t>(tile_parts(config)) : 0;
   workspace.end = workspace.turns + aligned(turns * sizeof(int));
   return workspace;
 }
@@ -214,9 +214,11 @@ Result<std::vector<cuda::Step>> make_steps(const Problem& problem, const Backwar
   const cuda::Step prepare =
       step_of(BackwardPass::prepare, params.batch * row_blocks * head_blocks);
   // Blocks that wait for each other in a ring must all run at one time, and then walk the items.
-  cuda::Step backward = step_of(BackwardPass::backward, params.num_items);
+  const int64_t at_once =
+      params.ring_blocks > 0 ? params.section_heads * params.ring_blocks : params.num_items;
+  cuda::Step backward = step_of(BackwardPass::backward, at_once * config.cluster_size);
+  backward.cluster.x = static_cast<unsigned>(config.cluster_size);
   if (params.ring_blocks > 0) {
-    backward.grid.x = static_cast<unsigned>(params.section_heads * params.ring_blocks);
     backward.is_cooperative = true;
   } else {
     backward.is_programmatic = true;

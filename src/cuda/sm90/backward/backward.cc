@@ -59,8 +59,10 @@ Result<Config> configure(const Problem& problem, const Device&, const PlanOption
     return Status(StatusCode::invalid_argument,
                   fmt::format("knobs: '{}' is not a kernel for this problem: tiles must fit {} "
                               "bytes of shared memory (these take {}), and only block_m, stages, "
-                              "slots, num_sums (1, 2 or 4, in a fixed order), hop_steps and "
-                              "packs_products may differ; change a field.",
+                              "slots, num_sums (1, 2 or 4, in a fixed order), hop_steps, "
+                              "splits_turns, cluster_size (2 where dQ has 256 columns) and "
+                              "packs_products may differ; "
+                              "change a field.",
                               print_fields(config), 232448, shared_bytes(config)),
                   "knobs");
   }
@@ -85,7 +87,8 @@ KernelSource source_of(const BackwardConfig& config) {
   source.entry = entry_name(config);
   source.threads = kBackwardThreads;
   source.shared_bytes = shared_bytes(config);
-  source.spill_bytes_known = is_wide(config) ? 24 : 0;  // once an item
+  // Once an item.
+  source.spill_bytes_known = config.cluster_size > 1 ? 32 : is_wide(config) ? 24 : 0;
   return source;
 }
 

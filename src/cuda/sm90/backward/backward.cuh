@@ -20,15 +20,21 @@ SIRDAR_DEVICE void backward(const BackwardParams& params) {
   const int thread = ptx::thread_idx_x();
   const int warpgroup = ptx::uniform(thread / 128);
   if (thread == 0) init_barriers(shared);
-  ptx::syncthreads();
+  if constexpr (config.cluster_size > 1) {
+    ptx::cluster_sync();
+  } else {
+    ptx::syncthreads();
+  }
   ptx::griddepcontrol_wait();
   if (warpgroup == 0) {
-    ptx::setmaxnreg_dec<kHelperRegisters>();
+    ptx::setmaxnreg_dec<helper_registers(config)>();
     const int warp = ptx::uniform(thread / 32);
     if (warp == 0) {
       if (config.has_lengths || thread == 0) Loader<config>{params, shared, thread}.run();
     } else if (warp <= num_reducers(config) && thread % 32 == 0) {
       Reducer<config>{params, shared, warp - 1}.run();
+    } else if (config.cluster_size > 1 && thread == 96) {
+      Sender<config>{params, shared}.run();
     }
   } else if (warpgroup == 1) {
     ptx::setmaxnreg_dec<kQueryRegisters>();
@@ -42,6 +48,11 @@ SIRDAR_DEVICE void backward(const BackwardParams& params) {
     } else {
       WideKeyGradient<config>(params, shared, thread % 128).run();
     }
+  }
+  // Nobody leaves while the other block may still write here.
+  if constexpr (config.cluster_size > 1) {
+    ptx::syncwarp();
+    ptx::cluster_sync();
   }
 }
 

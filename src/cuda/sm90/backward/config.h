@@ -18,6 +18,9 @@ struct BackwardConfig {
   // makes rings by.
   int num_sums = 1, hop_steps = 2;
   bool splits_turns = false;  // a tile has two turns, one for each half of its units
+  // 2: the blocks of neighbouring 64 keys form a cluster and tell each other dS, so that each adds
+  // half the columns of dQ for the keys of both. Where dQ has 256 columns.
+  int cluster_size = 1;
   MaskForm mask = MaskForm::full;
   bool is_deterministic = true;  // dQ is added up in one order, whatever runs when
   bool has_lengths = false;      // lengths differ by sequence: cu_seqlens, seqused
@@ -41,6 +44,7 @@ constexpr void fields(C& c, Visit visit) {
   visit("num_sums", c.num_sums);
   visit("hop_steps", c.hop_steps);
   visit("splits_turns", c.splits_turns);
+  visit("cluster_size", c.cluster_size);
   visit("mask", c.mask);
   visit("is_deterministic", c.is_deterministic);
   visit("has_lengths", c.has_lengths);
@@ -51,30 +55,38 @@ constexpr void fields(C& c, Visit visit) {
 // one has dV, the other dK, of the same 64 keys, and P travels between them.
 constexpr bool is_wide(const BackwardConfig& c) { return c.head_dim > 128 || c.head_dim_v > 128; }
 constexpr int block_keys(const BackwardConfig& c) { return is_wide(c) ? 64 : 128; }  // of a block
+// Of the blocks that add to dQ together. A "key block" is so many keys.
+constexpr int cluster_keys(const BackwardConfig& c) { return block_keys(c) * c.cluster_size; }
 
 inline constexpr int kBackwardThreads = 512;    // loads and stores, dQ, two of dK and dV
 inline constexpr int kUnitBytes = 64 * 64 * 4;  // dQ travels in units of 64 rows and columns
 inline constexpr int kUnitFloats = 64 * 64;
 
 // Registers of a thread, by setmaxnreg: 512 in all for the four warpgroups.
-inline constexpr int kHelperRegisters = 24, kQueryRegisters = 64, kKeyRegisters = 208;
+constexpr int helper_registers(const BackwardConfig& c) { return c.cluster_size == 1 ? 24 : 32; }
+inline constexpr int kQueryRegisters = 64, kKeyRegisters = 208;
 
-// Units of one query tile.
-constexpr int num_units(const BackwardConfig& c) {
+// Units of one query tile, and those of a thread block.
+constexpr int tile_units(const BackwardConfig& c) {
   return c.block_m / 64 * (columns(c.head_dim) / 64);
 }
-// Turns of one query tile: a part of its units is added to while another is still multiplied.
-constexpr int num_parts(const BackwardConfig& c) {
-  return c.splits_turns && num_units(c) > 1 ? 2 : 1;
+constexpr int num_units(const BackwardConfig& c) { return tile_units(c) / c.cluster_size; }
+// Turns of one query tile, each of a part of its units. The blocks of a cluster have one each.
+constexpr int tile_parts(const BackwardConfig& c) {
+  return c.cluster_size > 1 || (c.splits_turns && tile_units(c) > 1) ? 2 : 1;
 }
+constexpr int num_parts(const BackwardConfig& c) { return tile_parts(c) / c.cluster_size; }
 constexpr int first_unit(const BackwardConfig& c, int part) {
   return part * num_units(c) / num_parts(c);
 }
 // Warps that bring units to memory. In a fixed order each waits until what it added is there, so
-// three take parts of tiles in turn.
-constexpr int num_reducers(const BackwardConfig& c) { return c.is_deterministic ? 3 : 1; }
+// three take parts of tiles in turn; two where another sends dS.
+constexpr int num_reducers(const BackwardConfig& c) {
+  if (!c.is_deterministic) return 1;
+  return c.cluster_size == 1 ? 3 : 2;
+}
 // A barrier of a filled slot is waited for by one warp only, which sees every phase of it: there
-// is one for every unit of three tiles, after which it is the same warp's turn again.
+// is one for every unit of as many tiles as warps, after which it is the same warp's turn again.
 constexpr int num_unit_barriers(const BackwardConfig& c) {
   return c.is_deterministic ? num_reducers(c) * num_units(c) : c.num_slots;
 }
@@ -84,26 +96,36 @@ constexpr int v_bytes(const BackwardConfig& c) { return 2 * block_keys(c) * colu
 constexpr int q_bytes(const BackwardConfig& c) { return 2 * c.block_m * columns(c.head_dim); }
 constexpr int dout_bytes(const BackwardConfig& c) { return 2 * c.block_m * columns(c.head_dim_v); }
 constexpr int ds_bytes(const BackwardConfig& c) { return 2 * block_keys(c) * c.block_m; }
+// Of the other block's keys and this block's columns of dQ; its dS.
+constexpr int peer_k_bytes(const BackwardConfig& c) {
+  return c.cluster_size == 1 ? 0 : k_bytes(c) / 2;
+}
+constexpr int peer_ds_bytes(const BackwardConfig& c) {
+  return c.cluster_size == 1 ? 0 : ds_bytes(c);
+}
 // P as the registers of its 128 threads, 16 bytes of each side by side.
 constexpr int weights_bytes(const BackwardConfig& c) { return is_wide(c) ? ds_bytes(c) : 0; }
 constexpr int row_bytes(const BackwardConfig& c) { return 4 * c.block_m; }  // a float a row
 
 // Offsets from a base that is aligned to 1024 bytes.
 struct BackwardMap {
-  int k, v, q, dout, ds, weights, slots, lse, delta, barriers, end;
+  int k, peer_k, v, q, dout, ds, peer_ds, weights, slots, lse, delta, barriers, end;
 };
 constexpr int num_barriers(const BackwardConfig& c) {
   const int num_weights = is_wide(c) ? c.num_ds : 0;
   return 3 + 2 * (c.num_stages_q + c.num_stages_dout + c.num_ds + num_weights) +
-         num_unit_barriers(c) + c.num_slots + (c.has_lengths ? 1 : 0);
+         num_unit_barriers(c) + c.num_slots + (c.has_lengths ? 1 : 0) +
+         (c.cluster_size == 1 ? 0 : c.num_ds);
 }
 constexpr BackwardMap shared_map(const BackwardConfig& c) {
   BackwardMap map{};
-  map.v = map.k + k_bytes(c);
+  map.peer_k = map.k + k_bytes(c);
+  map.v = map.peer_k + peer_k_bytes(c);
   map.q = map.v + v_bytes(c);
   map.dout = map.q + c.num_stages_q * q_bytes(c);
   map.ds = map.dout + c.num_stages_dout * dout_bytes(c);
-  map.weights = map.ds + c.num_ds * ds_bytes(c);
+  map.peer_ds = map.ds + c.num_ds * ds_bytes(c);
+  map.weights = map.peer_ds + c.num_ds * peer_ds_bytes(c);
   map.slots = map.weights + c.num_ds * weights_bytes(c);
   map.lse = map.slots + c.num_slots * kUnitBytes;
   map.delta = map.lse + c.num_stages_q * row_bytes(c);
@@ -123,8 +145,10 @@ constexpr bool is_valid(const BackwardConfig& c) {
   const bool fits_registers = c.block_m == 64 || (c.head_dim <= 64 && c.head_dim_v <= 64);
   const bool has_sums =
       c.num_sums == 1 || (c.is_deterministic && (c.num_sums == 2 || c.num_sums == 4));
-  return has_shape && fits_registers && has_sums && c.hop_steps >= 1 && c.num_stages_q >= 1 &&
-         c.num_stages_dout >= 1 && c.num_ds >= 1 && c.num_slots >= 1 &&
+  const bool has_cluster =
+      c.cluster_size == 1 || (c.cluster_size == 2 && is_wide(c) && columns(c.head_dim) == 256);
+  return has_shape && fits_registers && has_sums && has_cluster && c.hop_steps >= 1 &&
+         c.num_stages_q >= 1 && c.num_stages_dout >= 1 && c.num_ds >= 1 && c.num_slots >= 1 &&
          c.num_slots <= num_unit_barriers(c) && shared_bytes(c) <= 232448;
 }
 

@@ -24,7 +24,7 @@ SIRDAR_DEVICE void add(float (&values)[32], const float* unit) {
 template <ConvertConfig config>
 SIRDAR_DEVICE void convert(const BackwardParams& params) {
   constexpr BackwardConfig kBackward = config.backward;
-  constexpr int kUnits = num_units(kBackward), kChunks = columns(kBackward.head_dim) / 64,
+  constexpr int kUnits = tile_units(kBackward), kChunks = columns(kBackward.head_dim) / 64,
                 kSums = kBackward.num_sums;
   ptx::griddepcontrol_wait();
   const int index = ptx::block_idx_x(), thread = ptx::thread_idx_x(), lane = thread % 32;

@@ -7,12 +7,12 @@
 namespace sirdar::sm90 {
 
 template <int kHeadDim, int kRows>
-SIRDAR_DEVICE void load_tile(uint32_t dst, const TensorMap& map, uint32_t full, int row, int head,
-                             int batch, uint64_t policy) {
+SIRDAR_DEVICE void load_tile(uint32_t dst, const TensorMap& map, uint32_t full, int column, int row,
+                             int head, int batch, uint64_t policy) {
   SIRDAR_UNROLL
   for (int c = 0; c < columns(kHeadDim) / 64; ++c) {
-    ptx::cp_async_bulk_tensor_4d_load(dst + c * kRows * 128, map, full, 64 * c, row, head, batch,
-                                      policy);
+    ptx::cp_async_bulk_tensor_4d_load(dst + c * kRows * 128, map, full, column + 64 * c, row, head,
+                                      batch, policy);
   }
 }
 
@@ -29,6 +29,7 @@ struct Loader {
     const float* numbers;  // null: none
     uint32_t numbers_dst;
     uint64_t policy;
+    int column = 0;  // the first
   };
 
   const BackwardParams& params;
@@ -61,8 +62,8 @@ struct Loader {
     if (is_cut) {
       if (lane == 0) {
         ptx::mbarrier_arrive_expect_tx(s.landed(), kBytes);
-        load_tile<kHeadDim, kRows>(dst, from.map, s.landed(), from.row, from.head, from.batch,
-                                   from.policy);
+        load_tile<kHeadDim, kRows>(dst, from.map, s.landed(), from.column, from.row, from.head,
+                                   from.batch, from.policy);
       }
       ptx::syncwarp();
       clear_end<kHeadDim, kRows>(dst, from.rows_left);
@@ -70,8 +71,8 @@ struct Loader {
     if (lane == 0) {
       ptx::mbarrier_arrive_expect_tx(full, number_bytes + (is_cut ? 0 : kBytes));
       if (!is_cut) {
-        load_tile<kHeadDim, kRows>(dst, from.map, full, from.row, from.head, from.batch,
-                                   from.policy);
+        load_tile<kHeadDim, kRows>(dst, from.map, full, from.column, from.row, from.head,
+                                   from.batch, from.policy);
       }
       if (number_bytes > 0) {
         ptx::cp_async_bulk_load(from.numbers_dst, from.numbers, number_bytes, full);
@@ -126,18 +127,30 @@ struct Loader {
         queries(params.dout, block, walk, params.start_delta, s.delta(dout_ring.stage)));
     dout_ring.advance();
   }
+  SIRDAR_DEVICE void load_k(const KeyBlock& block) {
+    load<config.head_dim, block_keys(config)>(s.k(), s.k_full(), keys(params.k, block));
+    if constexpr (config.cluster_size > 1) {
+      constexpr int kHalf = columns(config.head_dim) / 2;
+      const int rank = rank_of<config>(), to_peer = rank == 0 ? 64 : -64;
+      Source peer = keys(params.k, block);
+      peer.row += to_peer;
+      peer.rows_left -= to_peer;
+      peer.column = rank * kHalf;
+      load<kHalf, block_keys(config)>(s.peer_k(), s.k_full(), peer);
+    }
+  }
   SIRDAR_DEVICE void load_v(const KeyBlock& block) {
     load<config.head_dim_v, block_keys(config)>(s.v(), s.v_full(), keys(params.v, block));
   }
 
   SIRDAR_DEVICE void run() {
     int parity = 1;  // of kv_empty: free at the beginning
-    for (int item = ptx::block_idx_x(); item < params.num_items; item += ptx::grid_dim_x()) {
+    for (int item = first_item<config>(); item < params.num_items; item += item_stride<config>()) {
       const KeyBlock block = block_of<config>(params, item);
       if (!has_keys<config>(params, block)) continue;
       wait(s.kv_empty(), parity);
       parity ^= 1;
-      load<config.head_dim, block_keys(config)>(s.k(), s.k_full(), keys(params.k, block));
+      load_k(block);
       TileWalk walk(block, params.group_size);
       if (walk.is_done()) {
         load_v(block);
@@ -159,7 +172,7 @@ template <BackwardConfig config>
 struct Reducer {
   static constexpr int kUnits = num_units(config), kSlots = config.num_slots,
                        kReducers = num_reducers(config), kSums = config.num_sums,
-                       kParts = num_parts(config);
+                       kParts = num_parts(config), kTileFloats = tile_units(config) * kUnitFloats;
   const BackwardParams& params;
   BackwardShared<config> s;
   int index;       // of the reducers
@@ -168,15 +181,17 @@ struct Reducer {
   int parity = 0;  // of the barriers
 
   SIRDAR_DEVICE float* units_of(const KeyBlock& block, const TileWalk& walk) const {
-    return params.dq_sum + tile_index(params, block, walk) * (kUnits * kUnitFloats);
+    return params.dq_sum + tile_index(params, block, walk) * kTileFloats +
+           rank_of<config>() * (kUnits * kUnitFloats);
   }
 
   // Whoever is next hears of it when the sums are in memory. The turn is looked for first: it has
   // mostly come by the time that the unit has.
   SIRDAR_DEVICE void add_in_turn(const KeyBlock& block, const TileWalk& walk, int part) {
     const long long sum = tile_index(params, block, walk) * kSums + block.index % kSums;
-    int* const turns = params.turns + sum * kParts + part;
-    float* const units = params.dq_sum + sum * (kUnits * kUnitFloats);
+    const int rank = rank_of<config>();
+    int* const turns = params.turns + sum * tile_parts(config) + rank * kParts + part;
+    float* const units = params.dq_sum + sum * kTileFloats + rank * (kUnits * kUnitFloats);
     const int turn = turn_of<config>(params, block, walk.tile);
     ptx::wait_until_equal(turns, turn);
     ptx::fence_proxy_async();
@@ -200,7 +215,7 @@ struct Reducer {
   }
 
   SIRDAR_DEVICE void run_in_turn() {
-    for (int item = ptx::block_idx_x(); item < params.num_items; item += ptx::grid_dim_x()) {
+    for (int item = first_item<config>(); item < params.num_items; item += item_stride<config>()) {
       const KeyBlock block = block_of<config>(params, item);
       for (TileWalk walk(block, params.group_size); !walk.is_done(); walk.advance()) {
         SIRDAR_UNROLL
@@ -220,7 +235,7 @@ struct Reducer {
   SIRDAR_DEVICE void run_freely() {
     RingPosition<kSlots> ring;
     int pending = -1;
-    for (int item = ptx::block_idx_x(); item < params.num_items; item += ptx::grid_dim_x()) {
+    for (int item = first_item<config>(); item < params.num_items; item += item_stride<config>()) {
       const KeyBlock block = block_of<config>(params, item);
       for (TileWalk walk(block, params.group_size); !walk.is_done(); walk.advance()) {
         float* const units = units_of(block, walk);
@@ -252,6 +267,30 @@ struct Reducer {
       run_in_turn();
     } else {
       run_freely();
+    }
+  }
+};
+
+// One thread: this block's dS to the other block of the cluster, which has as much room for it as
+// there is for its own; whoever may fill a slot here may also fill the one there.
+template <BackwardConfig config>
+struct Sender {
+  const BackwardParams& params;
+  BackwardShared<config> s;
+  RingPosition<config.num_ds> ring{};
+
+  SIRDAR_DEVICE void run() {
+    const int peer = 1 - rank_of<config>();
+    for (int item = first_item<config>(); item < params.num_items; item += item_stride<config>()) {
+      const KeyBlock block = block_of<config>(params, item);
+      for (TileWalk walk(block, params.group_size); !walk.is_done(); walk.advance()) {
+        const int at = ring.stage;
+        ptx::mbarrier_wait(s.ds_full(at), ring.parity);
+        ptx::mbarrier_arrive_expect_tx(s.peer_ds_full(at), ds_bytes(config));
+        ptx::cp_async_bulk_copy_cluster(s.peer_ds(at), s.ds(at), ds_bytes(config),
+                                        s.peer_ds_full(at), peer);
+        ring.advance();
+      }
     }
   }
 };

@@ -132,9 +132,18 @@ struct KeyRows {
     return pack<config.element>(weight.low * score[2 * i], weight.high * score[2 * i + 1]);
   }
 
+  // In a cluster the other block reads it too.
+  SIRDAR_DEVICE void wait_for_ds(int stage, int parity) {
+    if constexpr (config.cluster_size == 1) {
+      ptx::mbarrier_wait(s.ds_empty(stage), parity);
+    } else {
+      ptx::mbarrier_wait_cluster(s.ds_empty(stage), parity);
+    }
+  }
+
   // dS^T of this warp's keys to shared memory, as [64 queries][key][query].
   SIRDAR_DEVICE void hand_over(const uint32_t (&products)[kM / 4], RingPosition<config.num_ds> at) {
-    ptx::mbarrier_wait(s.ds_empty(at.stage), at.parity ^ 1);
+    wait_for_ds(at.stage, at.parity ^ 1);
     const int row = 64 * half + 16 * warp + (lane & 15);
     SIRDAR_UNROLL
     for (int j = 0; j < kM / 16; ++j) {
@@ -150,7 +159,7 @@ struct KeyRows {
   // dQ has read dS of the tile before `next`, and K with it.
   SIRDAR_DEVICE void wait_for_dq(RingPosition<config.num_ds> next) {
     const int last = (next.stage + config.num_ds - 1) % config.num_ds;
-    ptx::mbarrier_wait(s.ds_empty(last), next.stage == 0 ? next.parity ^ 1 : next.parity);
+    wait_for_ds(last, next.stage == 0 ? next.parity ^ 1 : next.parity);
   }
 
   // Where a gradient goes, and the barrier of this warpgroup.

@@ -107,10 +107,10 @@ struct Prepare {
     const long long first = static_cast<long long>(ptx::block_idx_x()) * kPrepareThreads + thread;
     const long long step = static_cast<long long>(ptx::grid_dim_x()) * kPrepareThreads;
     if constexpr (kBackward.is_deterministic) {
-      const long long turns = tiles * kBackward.num_sums * num_parts(kBackward);
+      const long long turns = tiles * kBackward.num_sums * tile_parts(kBackward);
       for (long long i = first; i < turns; i += step) params.turns[i] = 0;
     } else {
-      const long long pieces = tiles * num_units(kBackward) * (kUnitBytes / 16);
+      const long long pieces = tiles * tile_units(kBackward) * (kUnitBytes / 16);
       ptx::Int4* const sums = reinterpret_cast<ptx::Int4*>(params.dq_sum);
       for (long long i = first; i < pieces; i += step) sums[i] = ptx::Int4{0, 0, 0, 0};
     }

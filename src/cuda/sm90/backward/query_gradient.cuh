@@ -38,9 +38,38 @@ struct QueryGradient {
     ptx::wgmma_wait_group<0>();
   }
 
+  // Of both blocks' keys, this one's columns.
+  SIRDAR_DEVICE void multiply_pair(int unit) {
+    const auto rows = [](uint32_t address) {
+      return ptx::wgmma_descriptor(address, kKeys * 128, 1024);
+    };
+    const uint64_t ds = rows(s.ds(ds_ring.stage)), peer_ds = rows(s.peer_ds(ds_ring.stage));
+    const int chunk = rank_of<config>() * kUnits + unit;
+    const uint64_t k = rows(s.k() + chunk * (kKeys * 128));
+    const uint64_t peer_k = rows(s.peer_k() + unit * (kKeys * 128));
+    ptx::registers_ready(sum);
+    ptx::wgmma_fence();
+    SIRDAR_UNROLL
+    for (int step = 0; step < kKeys / 16; ++step) {
+      ptx::Wgmma<64>::template ss<kType, 1, 1>(sum, ds + step * 128, k + step * 128,
+                                               step > 0 ? 1 : 0);
+    }
+    SIRDAR_UNROLL
+    for (int step = 0; step < kKeys / 16; ++step) {
+      ptx::Wgmma<64>::template ss<kType, 1, 1>(sum, peer_ds + step * 128, peer_k + step * 128, 1);
+    }
+    ptx::wgmma_commit_group();
+    ptx::wgmma_wait_group<0>();
+    ptx::registers_ready(sum);
+  }
+
   // What a half of the keys does not see it has not written. Whole regions from fence to wait are
   // there for each case: ptxas adds fences where a product stands under a branch.
   SIRDAR_DEVICE void multiply(const KeyBlock& block, int tile, int unit) {
+    if constexpr (config.cluster_size > 1) {
+      multiply_pair(unit);
+      return;
+    }
     const uint64_t ds = ptx::wgmma_descriptor(s.ds(ds_ring.stage) + unit / kChunks * (kKeys * 128),
                                               kKeys * 128, 1024);
     const uint64_t k =
@@ -71,19 +100,29 @@ struct QueryGradient {
     if (++barrier == kBarriers) barrier = 0;
   }
 
+  SIRDAR_DEVICE void give_back() {
+    ptx::mbarrier_arrive(s.ds_empty(ds_ring.stage));
+    if constexpr (config.cluster_size > 1) {
+      ptx::mbarrier_arrive_cluster(s.ds_empty(ds_ring.stage), 1 - rank_of<config>());
+    }
+  }
+
   SIRDAR_DEVICE void run() {
     int parity = 0;  // of K
-    for (int item = ptx::block_idx_x(); item < params.num_items; item += ptx::grid_dim_x()) {
+    for (int item = first_item<config>(); item < params.num_items; item += item_stride<config>()) {
       const KeyBlock block = block_of<config>(params, item);
       if (!has_keys<config>(params, block)) continue;
       ptx::mbarrier_wait(s.k_full(), parity);
       parity ^= 1;
       for (TileWalk walk(block, params.group_size); !walk.is_done(); walk.advance()) {
         ptx::mbarrier_wait(s.ds_full(ds_ring.stage), ds_ring.parity);
+        if constexpr (config.cluster_size > 1) {
+          ptx::mbarrier_wait(s.peer_ds_full(ds_ring.stage), ds_ring.parity);
+        }
         SIRDAR_UNROLL
         for (int unit = 0; unit < kUnits; ++unit) {
           multiply(block, walk.tile, unit);
-          if (unit == kUnits - 1 && lane == 0) ptx::mbarrier_arrive(s.ds_empty(ds_ring.stage));
+          if (unit == kUnits - 1 && lane == 0) give_back();
           stage();
         }
         ds_ring.advance();

@@ -21,6 +21,10 @@ struct BackwardShared {
     return base + kMap.dout + stage * dout_bytes(config);
   }
   SIRDAR_DEVICE uint32_t ds(int slot) const { return base + kMap.ds + slot * ds_bytes(config); }
+  SIRDAR_DEVICE uint32_t peer_k() const { return base + kMap.peer_k; }
+  SIRDAR_DEVICE uint32_t peer_ds(int slot) const {
+    return base + kMap.peer_ds + slot * peer_ds_bytes(config);
+  }
   SIRDAR_DEVICE uint32_t weights(int slot) const {
     return base + kMap.weights + slot * weights_bytes(config);
   }
@@ -50,13 +54,17 @@ struct BackwardShared {
   SIRDAR_DEVICE uint32_t unit_full(int i) const { return bar(kFirstUnit + i); }
   SIRDAR_DEVICE uint32_t slot_empty(int i) const { return bar(kFirstUnit + kUnits + i); }
   // Where the bytes of a tile arrive whose end the loader clears; only with has_lengths.
-  SIRDAR_DEVICE uint32_t landed() const { return bar(kFirstUnit + kUnits + config.num_slots); }
+  static constexpr int kLanded = kFirstUnit + kUnits + config.num_slots,
+                       kFirstPeer = kLanded + (config.has_lengths ? 1 : 0);
+  SIRDAR_DEVICE uint32_t landed() const { return bar(kLanded); }
+  // Only in a cluster.
+  SIRDAR_DEVICE uint32_t peer_ds_full(int i) const { return bar(kFirstPeer + i); }
 };
 
 // One thread. README.md says who arrives.
 template <BackwardConfig config>
 SIRDAR_DEVICE void init_barriers(const BackwardShared<config>& s) {
-  ptx::mbarrier_init(s.k_full(), 1);
+  ptx::mbarrier_init(s.k_full(), config.cluster_size);
   ptx::mbarrier_init(s.v_full(), 1);
   ptx::mbarrier_init(s.kv_empty(), 2);
   for (int i = 0; i < config.num_stages_q; ++i) {
@@ -69,7 +77,8 @@ SIRDAR_DEVICE void init_barriers(const BackwardShared<config>& s) {
   }
   for (int i = 0; i < config.num_ds; ++i) {
     ptx::mbarrier_init(s.ds_full(i), is_wide(config) ? 4 : 8);
-    ptx::mbarrier_init(s.ds_empty(i), 4);
+    ptx::mbarrier_init(s.ds_empty(i), 4 * config.cluster_size);
+    if constexpr (config.cluster_size > 1) ptx::mbarrier_init(s.peer_ds_full(i), 1);
     if constexpr (is_wide(config)) {
       ptx::mbarrier_init(s.weights_full(i), 4);
       ptx::mbarrier_init(s.weights_empty(i), 4);

@@ -73,7 +73,7 @@ struct ValueGradient : KeyRows<config> {
 
   SIRDAR_DEVICE void run() {
     int parity = 0;  // of K
-    for (int item = ptx::block_idx_x(); item < params.num_items; item += ptx::grid_dim_x()) {
+    for (int item = first_item<config>(); item < params.num_items; item += item_stride<config>()) {
       const KeyBlock block = block_of<config>(params, item);
       if (!has_keys<config>(params, block)) continue;
       SIRDAR_UNROLL
@@ -162,7 +162,7 @@ struct WideKeyGradient : KeyRows<config> {
 
   SIRDAR_DEVICE void run() {
     int parity = 0;  // of V
-    for (int item = ptx::block_idx_x(); item < params.num_items; item += ptx::grid_dim_x()) {
+    for (int item = first_item<config>(); item < params.num_items; item += item_stride<config>()) {
       const KeyBlock block = block_of<config>(params, item);
       if (!has_keys<config>(params, block)) continue;
       SIRDAR_UNROLL

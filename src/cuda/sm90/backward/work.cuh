@@ -30,7 +30,7 @@ SIRDAR_DEVICE Sequence sequence_of(const BackwardParams& params, int batch) {
       sequence.first_tile = sequence.q.begin / config.block_m + batch;
     }
     sequence.num_tiles = (sequence.q.length + config.block_m - 1) / config.block_m;
-    sequence.num_blocks = (sequence.k.length + block_keys(config) - 1) / block_keys(config);
+    sequence.num_blocks = (sequence.k.length + cluster_keys(config) - 1) / cluster_keys(config);
   }
   return sequence;
 }
@@ -40,11 +40,27 @@ SIRDAR_DEVICE BackwardBounds<config> bounds_of(const BackwardParams& params,
   return BackwardBounds<config>(params, sequence.q.length, sequence.k.length);
 }
 
+// The items of a thread block, or of a cluster.
+template <BackwardConfig config>
+SIRDAR_DEVICE int first_item() {
+  return ptx::block_idx_x() / config.cluster_size;
+}
+template <BackwardConfig config>
+SIRDAR_DEVICE int item_stride() {
+  return ptx::grid_dim_x() / config.cluster_size;
+}
+// Which block of its cluster this is.
+template <BackwardConfig config>
+SIRDAR_DEVICE int rank_of() {
+  if constexpr (config.cluster_size == 1) return 0;
+  return ptx::cluster_ctarank();
+}
+
 // 128 keys (64) of one K/V head, and the query tiles [begin, end) of every head of its group that
 // see some of them, beginning at `start` and going round.
 struct KeyBlock {
   Sequence sequence;
-  int index, first_key, batch, head_kv;
+  int index, first_key, batch, head_kv;  // index: of the cluster
   int begin, end, start;
   int first_of_ring;  // key block
 };
@@ -84,7 +100,7 @@ SIRDAR_DEVICE void place_of(const BackwardParams& params, int item, KeyBlock& bl
       head = first_head + rest - rank * heads;
     }
   }
-  block.first_key = block.index * block_keys(config);
+  block.first_key = block.index * cluster_keys(config) + rank_of<config>() * block_keys(config);
   block.batch = head / params.num_heads_kv;
   block.head_kv = head - block.batch * params.num_heads_kv;
 }
@@ -101,8 +117,9 @@ SIRDAR_DEVICE KeyBlock block_of(const BackwardParams& params, int item) {
   block.sequence = sequence_of<config>(params, block.batch);
   const Sequence& sequence = block.sequence;
   const BackwardBounds<config> bounds = bounds_of<config>(params, sequence);
-  const int end_key = ptx::min_of(block.first_key + block_keys(config), sequence.k.length);
-  block.begin = bounds.row_begin(block.first_key) / config.block_m;
+  const int first_key = block.index * cluster_keys(config);  // both blocks walk the same tiles
+  const int end_key = ptx::min_of(first_key + cluster_keys(config), sequence.k.length);
+  block.begin = bounds.row_begin(first_key) / config.block_m;
   block.end = (ptx::max_of(bounds.row_end(end_key - 1), 0) + config.block_m - 1) / config.block_m;
   block.end = ptx::max_of(ptx::min_of(block.end, sequence.num_tiles), block.begin);
   if constexpr (config.has_lengths || has_rings(config)) {
@@ -124,14 +141,15 @@ SIRDAR_DEVICE bool has_keys(const BackwardParams& params, const KeyBlock& block)
   if constexpr (!config.has_lengths) {
     return !has_rings(config) || block.index < params.num_blocks_n;
   }
-  return block.first_key < rows_there<true>(params.cu_seqlens_k, params.seqlen_k, block.batch);
+  return block.index * cluster_keys(config) <
+         rows_there<true>(params.cu_seqlens_k, params.seqlen_k, block.batch);
 }
 
 // The key block of a mask that adds to a query tile first; the others follow from right to left.
 template <BackwardConfig config>
 SIRDAR_DEVICE int first_adder(const BackwardParams& params, const Sequence& sequence, int tile) {
   const BackwardBounds<config> bounds = bounds_of<config>(params, sequence);
-  return (bounds.hi((tile + 1) * config.block_m - 1) - 1) / block_keys(config);
+  return (bounds.hi((tile + 1) * config.block_m - 1) - 1) / cluster_keys(config);
 }
 
 // How many of the key blocks before `end` add to the same sum as `index`.
@@ -165,7 +183,7 @@ SIRDAR_DEVICE bool has_adders(const BackwardParams& params, const Sequence& sequ
   const BackwardBounds<config> bounds = bounds_of<config>(params, sequence);
   const int lo = bounds.lo(tile * config.block_m), hi = bounds.hi((tile + 1) * config.block_m - 1);
   if (hi <= 0 || tile >= sequence.num_tiles || lo >= sequence.k.length) return false;
-  const int first = lo / block_keys(config), last = (hi - 1) / block_keys(config);
+  const int first = lo / cluster_keys(config), last = (hi - 1) / cluster_keys(config);
   return sharers_before<config>(last + 1, sum) > sharers_before<config>(first, sum);
 }
 
