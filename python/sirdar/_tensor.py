@@ -592,6 +592,11 @@ def kind_of(array, name):
             raise TypeError(
                 f"{name}: a masked array's mask has no meaning here; pass its filled() and mask=."
             )
+        if owner is None and hasattr(type(array), "__cuda_array_interface__"):
+            raise TypeError(
+                f"{name}: {type(array).__name__} has __cuda_array_interface__ alone; pass cupy.asarray or "
+                "torch.as_tensor of it."
+            )
         if owner is None:
             raise TypeError(
                 f"{name}: {type(array).__name__} is not an array; pass one of NumPy, torch, JAX, CuPy, "

@@ -3,6 +3,8 @@
 import copy
 import ctypes
 import pickle
+import sys
+import types
 
 import numpy as np
 import pytest
@@ -211,3 +213,34 @@ def test_a_plan_is_one_object_however_it_is_copied(qkv):
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
         with pytest.raises(TypeError, match=r"^plan: .* sirdar\.plan\(\)\.$"):
             pickle.dumps(copies[0], protocol)
+
+
+class _OnGpu:
+    """What CuPy's arrays tell of themselves, over host memory: a kind reads no data."""
+
+    def __init__(self, array):
+        self.array, self.dtype, self.itemsize = array, array.dtype, array.itemsize
+        self.shape, self.strides = array.shape, array.strides
+        self.data = types.SimpleNamespace(ptr=array.ctypes.data)
+        self.device = types.SimpleNamespace(id=3)
+
+
+def test_arrays_of_a_gpu(qkv, monkeypatch):
+    q, k, v = qkv
+    kind = type("ndarray", (_OnGpu,), {"__module__": "cupy"})
+    monkeypatch.setitem(sys.modules, "cupy", types.ModuleType("cupy"))
+    monkeypatch.setattr(_tensor, "by_type", {})
+    monkeypatch.setattr(_tensor, "_by_framework", {})
+    turned = kind(q.transpose(0, 2, 1, 3))
+    pointer, layout, _ = _tensor.read(turned, "q")
+    assert pointer == q.ctypes.data and layout.device == "cuda:3" and layout.shape == turned.shape
+    assert layout.strides == tuple(stride // 4 for stride in turned.strides)
+    with pytest.raises(ValueError, match="^k: it is on cuda:3 and q on the CPU; move"):
+        sirdar.attention(q, kind(k), v)
+    with pytest.raises(NotImplementedError, match="^out_a: it is on cuda:3 and merge runs on the CPU"):
+        sirdar.merge(kind(q), kind(q), kind(q), kind(q))
+    with pytest.raises(TypeError, match="^q: dtype float64 is none of"):
+        sirdar.attention(kind(q.astype(np.float64)), kind(k), kind(v))
+    bare = type("DeviceArray", (), {"__cuda_array_interface__": {"shape": q.shape}})
+    with pytest.raises(TypeError, match="^q: DeviceArray has __cuda_array_interface__ alone; pass cupy"):
+        sirdar.attention(bare(), k, v)
