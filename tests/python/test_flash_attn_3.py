@@ -279,3 +279,24 @@ def test_chunks_are_counted_from_the_left_padding(draw, causal):
         same_chunk = rows.div(4, rounding_mode="floor") == torch.arange(count) // 4
         visible = shown(6, count, causal, 3, 2) & same_chunk
         close(out[b : b + 1], torch_formula.attention(q[b : b + 1], keys, keys, visible=visible)[0])
+
+
+def test_compiled_whole_and_mapped(draw):
+    def step(q, k_cache, v_cache, k, v, scale):
+        caches = k_cache.clone(), v_cache.clone()
+        lengths, starts = torch.tensor([3, 4]).int(), torch.tensor([0, 1, 2]).int()
+        out = fa3.flash_attn_with_kvcache(
+            q, *caches, k, v, cache_seqlens=lengths, causal=True, cu_seqlens_q=starts, max_seqlen_q=1,
+            cu_seqlens_k_new=starts, q_descale=scale,
+        )  # fmt: skip
+        return out, *caches
+
+    cache, new, scale = draw(2, 9, 2, 16), draw(2, 2, 16), draw(2, 2).abs()
+    arguments = draw(2, 4, 16), cache, cache.flip(1), new, new + 1, scale
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    for one, other in zip(compiled(*arguments), step(*arguments), strict=True):
+        assert torch.equal(one, other)
+    many = draw(3, 2, 5, 4, 16)
+    mapped = torch.func.vmap(lambda q: fa3.flash_attn_func(q, q, q, causal=True))(many)
+    for one, other in zip(mapped, many):
+        assert torch.equal(one, fa3.flash_attn_func(other, other, other, causal=True))

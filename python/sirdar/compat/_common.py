@@ -44,6 +44,11 @@ def lse_product(dout, out):
     return (dout.float() * out.float()).sum(-1).transpose(-1, -2)
 
 
+def _is_unread(tensor):
+    """Its numbers are not looked at: that would wait for a GPU, and a graph has none yet."""
+    return tensor.is_cuda or torch.compiler.is_compiling()
+
+
 def _lengths(cache_seqlens, batch, device):
     if cache_seqlens is None:
         return None
@@ -64,6 +69,8 @@ def _lengths(cache_seqlens, batch, device):
 def _check_room(lengths, added, capacity, page_table):
     """Appending must not pass the end of the cache. On a GPU asking waits for it: that is done for pages, as
     FlashAttention does, and not while a stream is captured."""
+    if torch.compiler.is_compiling():
+        return
     if lengths.is_cuda and (page_table is None or torch.cuda.is_current_stream_capturing()):
         return
     if lengths.numel() == 0:
@@ -83,7 +90,7 @@ def _check_room(lengths, added, capacity, page_table):
 
 def _check_pages(name, table, lengths, page_size, num_pages):
     """table [batch, max_pages]: the pages of the first `lengths` keys must exist. A GPU is not asked."""
-    if table.is_cuda or table.numel() == 0:
+    if _is_unread(table) or table.numel() == 0:
         return
     lowest, highest = table.aminmax()
     if lowest >= 0 and highest < num_pages:
@@ -104,7 +111,7 @@ def _check_starts(name, starts, batch, rows, device):
         raise ValueError(
             f"{name}: is {starts.dtype} of shape {tuple(starts.shape)}; torch.int32 of shape {wanted} is needed."
         )
-    if starts.is_cuda:
+    if _is_unread(starts):
         return
     numbers = starts.tolist()
     if not numbers or numbers[0] != 0 or numbers[-1] != rows or sorted(numbers) != numbers:
@@ -225,7 +232,7 @@ def _turned(q, k, cos, sin, interleaved, start, is_causal, rows_q, rows_k):
         )
     at_q, at_k = (start.long()[rows.sequence] for rows in (rows_q, rows_k))
     at_q, at_k = at_q + rows_q.place * is_causal, at_k + rows_k.place
-    if not start.is_cuda:
+    if not _is_unread(start):
         last = max((int(at.max()) for at in (at_q, at_k) if at.numel()), default=-1)
         if last >= cos.shape[0]:
             raise ValueError(
