@@ -55,6 +55,22 @@ struct Wgmma {
     emulator::wgmma({d, kN, a, 0, b, false, kTransposeB != 0, scale_d != 0, kType == MmaType::f16},
                     change);
   }
+
+  template <MmaType kType, int kStepA, int kStepB, int kTransposeA = 0, int kTransposeB = 0>
+  static void ss4(float (&d)[kN / 2], uint64_t a, uint64_t b, int scale_d,
+                  Here here = Here::current()) {
+    for (int i = 0; i < 4; ++i) {
+      ss<kType, kTransposeA, kTransposeB>(d, a + i * kStepA, b + i * kStepB, i > 0 ? 1 : scale_d,
+                                          here);
+    }
+  }
+  template <MmaType kType, int kStep, int kTransposeB = 0>
+  static void rs4(float (&d)[kN / 2], const uint32_t* a, uint64_t b, int scale_d,
+                  Here here = Here::current()) {
+    for (int i = 0; i < 4; ++i) {
+      rs<kType, kTransposeB>(d, a + 4 * i, b + i * kStep, i > 0 ? 1 : scale_d, here);
+    }
+  }
 };
 
 }  // namespace sirdar::ptx

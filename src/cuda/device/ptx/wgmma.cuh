@@ -46,7 +46,9 @@ SIRDAR_DEVICE uint64_t wgmma_descriptor(uint32_t address, int leading_bytes, int
 }
 
 // One shape: .ss with A and B by descriptor, .rs with A in registers. scale_d 0 starts a sum, 1
-// adds to d. kTranspose*: the operand lies with its reduction index as the row (MN-major).
+// adds to d. kTranspose*: the operand lies with its reduction index as the row (MN-major). ss4 and
+// rs4 are four k-steps, whose descriptors lie kStep* apart: the same instructions, which as one
+// statement cost the compiler a quarter (an accumulator is an operand and a result of each).
 template <int kN>
 struct Wgmma;
 
@@ -97,7 +99,36 @@ struct Wgmma;
                "{%" i0 ", %" i1 ", %" i2 ", %" i3 "}, %" i4 ", p, 1, 1, %" i6 "; }" \
                : SIRDAR_R##N : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(scale_d), \
                  "n"(kTransposeB))
-#define SIRDAR_WGMMA(N, i0, i1, i2, i3, i4, i5, i6) \
+#define SIRDAR_STEP(T, N, A, B, P, TRANSPOSE) \
+  "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." T "." T " {" SIRDAR_D##N "}, " \
+  A ", " B ", " P ", 1, 1, " TRANSPOSE ";\n"
+#define SIRDAR_STEP_SS(T, N, A, B, P, i3, i4) SIRDAR_STEP(T, N, A, B, P, "%" i3 ", %" i4)
+#define SIRDAR_STEP_RS(T, N, a0, a1, a2, a3, B, P, i18) \
+  SIRDAR_STEP(T, N, "{%" a0 ", %" a1 ", %" a2 ", %" a3 "}", B, P, "%" i18)
+#define SIRDAR_WGMMA_SS4(T, N, i0, i1, i2, i3, i4, i5, i6) \
+  asm volatile("{ .reg .pred p; .reg .b64 a, b; setp.ne.b32 p, %" i2 ", 0;\n" \
+               SIRDAR_STEP_SS(T, N, "%" i0, "%" i1, "p", i3, i4) \
+               "add.s64 a, %" i0 ", %" i5 "; add.s64 b, %" i1 ", %" i6 ";\n" \
+               SIRDAR_STEP_SS(T, N, "a", "b", "1", i3, i4) \
+               "add.s64 a, a, %" i5 "; add.s64 b, b, %" i6 ";\n" \
+               SIRDAR_STEP_SS(T, N, "a", "b", "1", i3, i4) \
+               "add.s64 a, a, %" i5 "; add.s64 b, b, %" i6 ";\n" \
+               SIRDAR_STEP_SS(T, N, "a", "b", "1", i3, i4) "}" \
+               : SIRDAR_R##N : "l"(a), "l"(b), "r"(scale_d), "n"(kTransposeA), "n"(kTransposeB), \
+                 "n"(kStepA), "n"(kStepB))
+#define SIRDAR_A4(i) "r"(a[i]), "r"(a[i + 1]), "r"(a[i + 2]), "r"(a[i + 3])
+#define SIRDAR_WGMMA_RS4(T, N, i0, i1, i2, i3, i4, i5, i6, i7, i8, i9, i10, i11, i12, i13, i14, i15, i16, i17, i18, i19) \
+  asm volatile("{ .reg .pred p; .reg .b64 b; setp.ne.b32 p, %" i17 ", 0;\n" \
+               SIRDAR_STEP_RS(T, N, i0, i1, i2, i3, "%" i16, "p", i18) \
+               "add.s64 b, %" i16 ", %" i19 ";\n" \
+               SIRDAR_STEP_RS(T, N, i4, i5, i6, i7, "b", "1", i18) \
+               "add.s64 b, b, %" i19 ";\n" \
+               SIRDAR_STEP_RS(T, N, i8, i9, i10, i11, "b", "1", i18) \
+               "add.s64 b, b, %" i19 ";\n" \
+               SIRDAR_STEP_RS(T, N, i12, i13, i14, i15, "b", "1", i18) "}" \
+               : SIRDAR_R##N : SIRDAR_A4(0), SIRDAR_A4(4), SIRDAR_A4(8), SIRDAR_A4(12), "l"(b), \
+                 "r"(scale_d), "n"(kTransposeB), "n"(kStep))
+#define SIRDAR_WGMMA(N, i0, i1, i2, i3, i4, i5, i6, i7, i8, i9, i10, i11, i12, i13, i14, i15, i16, i17, i18, i19) \
   template <> struct Wgmma<N> { \
     template <MmaType kType, int kTransposeA = 0, int kTransposeB = 0> \
     SIRDAR_DEVICE static void ss(float (&d)[N / 2], uint64_t a, uint64_t b, int scale_d) { \
@@ -109,24 +140,34 @@ struct Wgmma;
       if constexpr (kType == MmaType::bf16) SIRDAR_WGMMA_RS("bf16", N, i0, i1, i2, i3, i4, i5, i6); \
       else SIRDAR_WGMMA_RS("f16", N, i0, i1, i2, i3, i4, i5, i6); \
     } \
+    template <MmaType kType, int kStepA, int kStepB, int kTransposeA = 0, int kTransposeB = 0> \
+    SIRDAR_DEVICE static void ss4(float (&d)[N / 2], uint64_t a, uint64_t b, int scale_d) { \
+      if constexpr (kType == MmaType::bf16) SIRDAR_WGMMA_SS4("bf16", N, i0, i1, i2, i3, i4, i5, i6); \
+      else SIRDAR_WGMMA_SS4("f16", N, i0, i1, i2, i3, i4, i5, i6); \
+    } \
+    template <MmaType kType, int kStep, int kTransposeB = 0> \
+    SIRDAR_DEVICE static void rs4(float (&d)[N / 2], const uint32_t* a, uint64_t b, int scale_d) { \
+      if constexpr (kType == MmaType::bf16) SIRDAR_WGMMA_RS4("bf16", N, i0, i1, i2, i3, i4, i5, i6, i7, i8, i9, i10, i11, i12, i13, i14, i15, i16, i17, i18, i19); \
+      else SIRDAR_WGMMA_RS4("f16", N, i0, i1, i2, i3, i4, i5, i6, i7, i8, i9, i10, i11, i12, i13, i14, i15, i16, i17, i18, i19); \
+    } \
   };
 
-SIRDAR_WGMMA(16, "8", "9", "10", "11", "12", "13", "14")
-SIRDAR_WGMMA(32, "16", "17", "18", "19", "20", "21", "22")
-SIRDAR_WGMMA(48, "24", "25", "26", "27", "28", "29", "30")
-SIRDAR_WGMMA(64, "32", "33", "34", "35", "36", "37", "38")
-SIRDAR_WGMMA(80, "40", "41", "42", "43", "44", "45", "46")
-SIRDAR_WGMMA(96, "48", "49", "50", "51", "52", "53", "54")
-SIRDAR_WGMMA(112, "56", "57", "58", "59", "60", "61", "62")
-SIRDAR_WGMMA(128, "64", "65", "66", "67", "68", "69", "70")
-SIRDAR_WGMMA(144, "72", "73", "74", "75", "76", "77", "78")
-SIRDAR_WGMMA(160, "80", "81", "82", "83", "84", "85", "86")
-SIRDAR_WGMMA(176, "88", "89", "90", "91", "92", "93", "94")
-SIRDAR_WGMMA(192, "96", "97", "98", "99", "100", "101", "102")
-SIRDAR_WGMMA(208, "104", "105", "106", "107", "108", "109", "110")
-SIRDAR_WGMMA(224, "112", "113", "114", "115", "116", "117", "118")
-SIRDAR_WGMMA(240, "120", "121", "122", "123", "124", "125", "126")
-SIRDAR_WGMMA(256, "128", "129", "130", "131", "132", "133", "134")
+SIRDAR_WGMMA(16, "8", "9", "10", "11", "12", "13", "14", "15", "16", "17", "18", "19", "20", "21", "22", "23", "24", "25", "26", "27")
+SIRDAR_WGMMA(32, "16", "17", "18", "19", "20", "21", "22", "23", "24", "25", "26", "27", "28", "29", "30", "31", "32", "33", "34", "35")
+SIRDAR_WGMMA(48, "24", "25", "26", "27", "28", "29", "30", "31", "32", "33", "34", "35", "36", "37", "38", "39", "40", "41", "42", "43")
+SIRDAR_WGMMA(64, "32", "33", "34", "35", "36", "37", "38", "39", "40", "41", "42", "43", "44", "45", "46", "47", "48", "49", "50", "51")
+SIRDAR_WGMMA(80, "40", "41", "42", "43", "44", "45", "46", "47", "48", "49", "50", "51", "52", "53", "54", "55", "56", "57", "58", "59")
+SIRDAR_WGMMA(96, "48", "49", "50", "51", "52", "53", "54", "55", "56", "57", "58", "59", "60", "61", "62", "63", "64", "65", "66", "67")
+SIRDAR_WGMMA(112, "56", "57", "58", "59", "60", "61", "62", "63", "64", "65", "66", "67", "68", "69", "70", "71", "72", "73", "74", "75")
+SIRDAR_WGMMA(128, "64", "65", "66", "67", "68", "69", "70", "71", "72", "73", "74", "75", "76", "77", "78", "79", "80", "81", "82", "83")
+SIRDAR_WGMMA(144, "72", "73", "74", "75", "76", "77", "78", "79", "80", "81", "82", "83", "84", "85", "86", "87", "88", "89", "90", "91")
+SIRDAR_WGMMA(160, "80", "81", "82", "83", "84", "85", "86", "87", "88", "89", "90", "91", "92", "93", "94", "95", "96", "97", "98", "99")
+SIRDAR_WGMMA(176, "88", "89", "90", "91", "92", "93", "94", "95", "96", "97", "98", "99", "100", "101", "102", "103", "104", "105", "106", "107")
+SIRDAR_WGMMA(192, "96", "97", "98", "99", "100", "101", "102", "103", "104", "105", "106", "107", "108", "109", "110", "111", "112", "113", "114", "115")
+SIRDAR_WGMMA(208, "104", "105", "106", "107", "108", "109", "110", "111", "112", "113", "114", "115", "116", "117", "118", "119", "120", "121", "122", "123")
+SIRDAR_WGMMA(224, "112", "113", "114", "115", "116", "117", "118", "119", "120", "121", "122", "123", "124", "125", "126", "127", "128", "129", "130", "131")
+SIRDAR_WGMMA(240, "120", "121", "122", "123", "124", "125", "126", "127", "128", "129", "130", "131", "132", "133", "134", "135", "136", "137", "138", "139")
+SIRDAR_WGMMA(256, "128", "129", "130", "131", "132", "133", "134", "135", "136", "137", "138", "139", "140", "141", "142", "143", "144", "145", "146", "147")
 
 #undef SIRDAR_D16
 #undef SIRDAR_R16
@@ -162,6 +203,12 @@ SIRDAR_WGMMA(256, "128", "129", "130", "131", "132", "133", "134")
 #undef SIRDAR_R256
 #undef SIRDAR_WGMMA_SS
 #undef SIRDAR_WGMMA_RS
+#undef SIRDAR_STEP
+#undef SIRDAR_STEP_SS
+#undef SIRDAR_STEP_RS
+#undef SIRDAR_A4
+#undef SIRDAR_WGMMA_SS4
+#undef SIRDAR_WGMMA_RS4
 #undef SIRDAR_WGMMA
 // clang-format on
 

@@ -128,17 +128,40 @@ struct StagedBias {
 
   // score * scale + bias. kIsExact: a pair whose entry is -inf is hidden whatever its score;
   // otherwise NaN and +inf make it NaN, which the caller looks for.
-  template <bool kIsExact, int kCount>
-  SIRDAR_DEVICE void add(float (&scores)[kCount], float scale) const {
+  template <bool kIsExact>
+  SIRDAR_DEVICE static void add(float& first, float& second, uint32_t word, float scale) {
     const auto sum = [&](float score, float bias) {
       const float logit = ptx::fma_of(score, scale, bias);
       return kIsExact && bias == kMinusInfinity ? bias : logit;
     };
+    const BiasPair<kForm> pair{word};
+    first = sum(first, pair.first());
+    second = sum(second, pair.second());
+  }
+  template <bool kIsExact, int kCount>
+  SIRDAR_DEVICE void add(float (&scores)[kCount], float scale) const {
     SIRDAR_UNROLL
     for (int i = 0; i < kCount / 2; ++i) {
-      const BiasPair<kForm> pair{words[i]};
-      scores[2 * i] = sum(scores[2 * i], pair.first());
-      scores[2 * i + 1] = sum(scores[2 * i + 1], pair.second());
+      add<kIsExact>(scores[2 * i], scores[2 * i + 1], words[i], scale);
+    }
+  }
+
+  // The same from the tensor, whose keys are adjacent, exactly. What lies past the ends of the
+  // sequence is read from its last row and key, and not used.
+  template <int kCount>
+  SIRDAR_DEVICE static void add_again(float (&scores)[kCount], float scale, const BiasView& view,
+                                      const WorkItem& item, int row, int first_key, int lane) {
+    const auto* base = static_cast<const uint16_t*>(view.data) + item.batch * view.stride_batch +
+                       item.head * view.stride_head;
+    const int last_row = item.seqlen_q - 1, last_key = item.seqlen_k - 1;
+    const uint16_t* rows[2] = {base + ptx::min_of(row, last_row) * view.stride_row,
+                               base + ptx::min_of(row + 8, last_row) * view.stride_row};
+    SIRDAR_UNROLL
+    for (int i = 0; i < kCount / 2; ++i) {
+      const int key = first_key + 2 * (lane % 4) + 8 * (i / 2);
+      const int first = ptx::min_of(key, last_key), second = ptx::min_of(key + 1, last_key);
+      const BiasPair<kForm> pair = BiasPair<kForm>::read(rows[i & 1] + first, rows[i & 1] + second);
+      add<true>(scores[2 * i], scores[2 * i + 1], pair.bits, scale);
     }
   }
 };

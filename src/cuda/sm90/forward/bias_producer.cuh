@@ -61,7 +61,7 @@ struct BiasProducer {
     RingPosition<config.num_q_buffers> q_ring;
     for (int slot = 0;; slot = slot + 1 == num_items_ahead(config) ? 0 : slot + 1) {
       ptx::mbarrier_wait(s.q_full(q_ring.stage), q_ring.parity);
-      const WorkItem item = read_item(s.info(slot));
+      const WorkItem item = read_item<config>(params, s.info(slot));
       ptx::syncwarp();
       if (item.block < 0) return;
       q_ring.advance();

@@ -48,7 +48,8 @@ struct Consumer {
   static constexpr bool kScalesLast = kStagesBias && !config.has_softcap && !config.has_alibi;
   // A warpgroup whose items overflowed this often takes the running maximum for the rest of one.
   // A warp whose items overflowed this often takes the running maximum for the rest of one. Scores
-  // that are too large for a polynomial are found the same way, and say nothing of the next block's.
+  // that are too large for a polynomial are found the same way, and say nothing of the next
+  // block's.
   static constexpr int kPatience = kCapsLast ? 1 << 30 : 1;
 
   const ForwardParams& params;
@@ -99,9 +100,16 @@ struct Consumer {
     auto& target = reinterpret_cast<float(&)[kColumns / 2]>(scores);
     const uint64_t q = ptx::wgmma_descriptor(s.q(buffer) + warpgroup * 8192, 16, 1024);
     const uint64_t k = ptx::wgmma_descriptor(s.k(k_ring.stage), 16, 1024);
+    // Chunks of 64 columns, of which the last may be narrower; 32 bytes a step within the
+    // swizzle's.
+    constexpr int kSteps = kDepth / 16, kWhole = kSteps / 4 * 4;
     SIRDAR_UNROLL
-    for (int step = 0; step < kDepth / 16; ++step) {
-      // 32 bytes a step within the swizzle's 128, then the next chunk of 64 columns.
+    for (int step = 0; step < kWhole; step += 4) {
+      ptx::Wgmma<kColumns>::template ss4<kType, 2, 2>(target, q + (step / 4) * (kM * 8),
+                                                      k + (step / 4) * (kN * 8), step > 0 ? 1 : 0);
+    }
+    SIRDAR_UNROLL
+    for (int step = kWhole; step < kSteps; ++step) {
       ptx::Wgmma<kColumns>::template ss<kType>(target, q + (step / 4) * (kM * 8) + (step % 4) * 2,
                                                k + (step / 4) * (kN * 8) + (step % 4) * 2,
                                                step > 0 ? 1 : 0);
@@ -112,8 +120,14 @@ struct Consumer {
   SIRDAR_DEVICE void issue_pv() {
     ptx::wgmma_fence();  // after a wait loop ptxas would insert one, and say so
     const uint64_t v = ptx::wgmma_descriptor(s.v(v_ring.stage), kN * 128, 1024);
+    constexpr int kSteps = kN / 16, kWhole = kSteps / 4 * 4;
     SIRDAR_UNROLL
-    for (int step = 0; step < kN / 16; ++step) {
+    for (int step = 0; step < kWhole; step += 4) {
+      ptx::Wgmma<kWidth>::template rs4<kType, 128, 1>(out, weights + 4 * step, v + step * 128,
+                                                      step > 0 ? 1 : out_started);
+    }
+    SIRDAR_UNROLL
+    for (int step = kWhole; step < kSteps; ++step) {
       ptx::Wgmma<kWidth>::template rs<kType, 1>(out, weights + 4 * step, v + step * 128,
                                                 step > 0 ? 1 : out_started);
     }
@@ -237,15 +251,11 @@ struct Consumer {
       }
     }
   }
-  template <bool kHides>
   SIRDAR_DEVICE void load_seen(const WorkItem& of, const SeenBlock& known, Terms& terms) const {
-    if constexpr (config.has_mask_mod && kHides) {
-      if (known.tile >= 0) {
-        const long long first = static_cast<long long>(known.tile) * seen_words(config);
-        terms.seen.load(params.cover.tiles + first, thread_row(of) - of.block * kM, lane);
-      } else if (known.tile == SeenBlock::kAll) {
-        terms.seen.show_all();
-      }
+    if constexpr (config.has_mask_mod) {
+      if (known.tile < 0) return;
+      const long long first = static_cast<long long>(known.tile) * seen_words(config);
+      terms.seen.load(params.cover.tiles + first, thread_row(of) - of.block * kM, lane);
     }
   }
   // While the products run.
@@ -258,16 +268,15 @@ struct Consumer {
       bias_ring.advance();
     }
   }
-  template <bool kHides>
   SIRDAR_DEVICE void find_seen(const WorkItem& of, const SeenBlock& known, Terms& terms) const {
-    if constexpr (config.has_mask_mod && kHides) {
+    if constexpr (config.has_mask_mod) {
       if (known.tile != SeenBlock::kLook) return;
       terms.seen.find(modification, of, first_row(of) + 16 * warp, known.index * kN, lane);
     }
   }
 
-  // Scores to logits, in natural-log units, and the masks that are expressions or tensors.
-  template <bool kHides, bool kIsExact = true, int kCount>
+  // Scores to logits, in natural-log units.
+  template <bool kIsExact = true, int kCount>
   SIRDAR_DEVICE void make_logits(float (&s_)[kCount], const WorkItem& of, int block,
                                  const Terms& terms) const {
     if constexpr (config.has_logits && !kScalesLast) add_terms(s_, of, block);
@@ -275,15 +284,22 @@ struct Consumer {
     if constexpr (kStagesBias) {
       terms.staged_bias.template add<kIsExact>(s_, kScalesLast ? params.scale_log2 : 1.0f);
     }
-    change_logits<kHides>(s_, of, block, terms);
+    change_logits(s_, of, block);
   }
-  template <bool kHides, int kCount>
-  SIRDAR_DEVICE void change_logits(float (&s_)[kCount], const WorkItem& of, int block,
-                                   const Terms& terms) const {
+  template <int kCount>
+  SIRDAR_DEVICE void change_logits(float (&s_)[kCount], const WorkItem& of, int block) const {
     if constexpr (config.has_score_mod) {
       modify_scores(modification, of, thread_row(of), block * kN + 2 * (lane % 4), s_);
     }
-    if constexpr (config.has_mask_mod && kHides) terms.seen.hide(s_);
+  }
+  // All the masks there are.
+  template <int kCount>
+  SIRDAR_DEVICE void hide(float (&s_)[kCount], const WorkItem& of, int block,
+                          const SeenBlock& known, const Terms& terms) const {
+    if constexpr (config.has_mask_mod) {
+      if (known.tile != SeenBlock::kAll) terms.seen.hide(s_);
+    }
+    mask_scores<kHasLo>(s_, column_bounds(of, block));
   }
 
   // Scale, soft-cap, ALiBi.
@@ -315,57 +331,68 @@ struct Consumer {
     }
   }
 
-  // The first block of an item: an exact maximum, and all the masks there are.
+  // The first block of an item: an exact maximum.
   template <class Half>
-  SIRDAR_DEVICE void first_softmax(const WorkItem& of, int blocks, const Terms& terms,
-                                   RowState& state, Half) {
+  SIRDAR_DEVICE void first_softmax(const WorkItem& of, int blocks, const SeenBlock& known,
+                                   const Terms& terms, RowState& state, Half) {
     constexpr int kCount = (Half::value ? kN / 2 : kN) / 2;
     auto& target = reinterpret_cast<float(&)[kCount]>(scores);
     const int block = of.first_block + blocks - 1;
-    make_logits<true>(target, of, block, terms);
-    if (config.mask != MaskForm::full || (block + 1) * kN > of.seqlen_k) {
-      mask_scores<kHasLo>(target, column_bounds(of, block));
+    make_logits(target, of, block, terms);
+    if (config.mask != MaskForm::full || config.has_mask_mod || (block + 1) * kN > of.seqlen_k) {
+      hide(target, of, block, known, terms);
     }
     RowPair unused;
     online_update<config, 0>(target, scale, state, unused);
   }
 
+  SIRDAR_DEVICE static void multiply(float (&d)[4], const uint32_t (&a)[4],
+                                     const uint32_t (&b)[2]) {
+    if constexpr (config.element == Element::bf16) {
+      ptx::mma_m16n8k16_bf16(d, a, b);
+    } else {
+      ptx::mma_m16n8k16_f16(d, a, b);
+    }
+  }
+
   // One warp's scores again by mma.sync, whose accumulators lie like wgmma's: the guarded loop has
   // overwritten them. Needs no agreement with the other warps.
   SIRDAR_DEVICE void score_again(int block) {
-    const uint32_t q = s.q(q_ring.stage) + (64 * warpgroup + 16 * warp) * 128;
-    const uint32_t k = s.k(k_ring.stage);
+    // Row or key of a lane in a fragment of sixteen, under the swizzle, and its 16-byte piece.
+    const uint32_t q = s.q(q_ring.stage) + (64 * warpgroup + 16 * warp + (lane & 15)) * 128;
+    const uint32_t k = s.k(k_ring.stage) + ((lane & 7) + ((lane >> 4) << 3)) * 128;
+    // Three warpgroups' loop would lose half of its operand reuse to scores that begin together.
+    constexpr int kKeys = kWarpgroups == 3 && kN % 32 == 0 ? 32 : kN;
     SIRDAR_UNROLL
-    for (int j = 0; j < kN / 8; ++j) {
-      float d[4] = {0, 0, 0, 0};
+    for (int first = 0; first < kN; first += kKeys) {
+      SIRDAR_UNROLL
+      for (int i = first / 2; i < (first + kKeys) / 2; ++i) scores[i] = 0;
       SIRDAR_NO_UNROLL
       for (int step = 0; step < kDepth / 16; ++step) {
-        uint32_t a[4], b[2];
-        const int row = lane & 15, key = 8 * j + (lane & 7), piece = (step & 3) * 2;
-        ptx::ldmatrix_x4(a, q + (step / 4) * (kM * 128) + row * 128 +
-                                (((piece + (lane >> 4)) ^ (row & 7)) << 4));
-        ptx::ldmatrix_x2(b, k + (step / 4) * (kN * 128) + key * 128 +
-                                (((piece + ((lane >> 3) & 1)) ^ (key & 7)) << 4));
-        if constexpr (config.element == Element::bf16) {
-          ptx::mma_m16n8k16_bf16(d, a, b);
-        } else {
-          ptx::mma_m16n8k16_f16(d, a, b);
+        const int chunk = step / 4, piece = (step & 3) * 2;
+        uint32_t a[4];
+        ptx::ldmatrix_x4(a, q + chunk * (kM * 128) + (((piece + (lane >> 4)) ^ (lane & 7)) << 4));
+        const uint32_t keys =
+            k + chunk * (kN * 128) + (((piece + ((lane >> 3) & 1)) ^ (lane & 7)) << 4);
+        SIRDAR_UNROLL
+        for (int key = first; key < first + kKeys; key += 16) {
+          uint32_t b[4];
+          ptx::ldmatrix_x4(b, keys + key * 128);
+          multiply(reinterpret_cast<float(&)[4]>(scores[key / 2]), a, {b[0], b[1]});
+          multiply(reinterpret_cast<float(&)[4]>(scores[key / 2 + 4]), a, {b[2], b[3]});
         }
       }
-      SIRDAR_UNROLL
-      for (int i = 0; i < 4; ++i) scores[4 * j + i] = d[i];
     }
     ptx::syncwarp();  // one lane gives K back for all that have read it
     Terms terms;
     load_bias(item, block, terms);
     if constexpr (kStagesBias) {  // the tile has been given back
-      BiasTile<config.bias, kN> bias;
-      bias.load(params.bias, item, thread_row(item), block * kN, lane);
-      add_terms(scores, item, block);
-      bias.add(scores);
-      change_logits<false>(scores, item, block, terms);
+      if constexpr (!kScalesLast) add_terms(scores, item, block);
+      terms.staged_bias.add_again(scores, kScalesLast ? params.scale_log2 : 1.0f, params.bias, item,
+                                  thread_row(item), block * kN, lane);
+      change_logits(scores, item, block);
     } else {
-      make_logits<false>(scores, item, block, terms);
+      make_logits(scores, item, block, terms);
     }
   }
 
@@ -390,7 +417,8 @@ struct Consumer {
   // reference moved: outputs so far are to be multiplied by `factor`. The branch also pins the
   // order: without the border of a basic block ptxas moves the wait for the product by V above the
   // exponentials. That wait itself stays out of the branch, which warps take one by one.
-  SIRDAR_DEVICE bool guarded_softmax(int block, bool is_classic, RowPair& factor) {
+  template <class Hide>
+  SIRDAR_DEVICE bool guarded_softmax(int block, bool is_classic, Hide hide_some, RowPair& factor) {
     constexpr float kGuard = guard_of(config.element);
     const RowPair before = rows.sum;
     bool repairs = is_classic;
@@ -407,25 +435,31 @@ struct Consumer {
       repairs = ptx::any_sync(!(rows.sum.upper < kGuard && rows.sum.lower < kGuard));
     }
     if (repairs) {
+      const RowPair reference = rows.reference;
+      const auto take_again = [&] {
+        score_again(block);
+        if constexpr (kStagesBias) hide_some();  // elsewhere the block is whole
+        rows = {reference, before};
+        online_update<config, 0>(scores, scale, rows, factor);
+      };
+      bool is_lost = false;
       if (is_classic) {
         if constexpr (kAddsAlibiLast || kCapsLast) add_terms(scores, item, block);
-        const RowState state = rows;
+        hide_some();
         online_update<config, 0>(scores, scale, rows, factor);
-        if constexpr (kStagesBias) {
-          if (has_lost(state.sum)) take_again(block, state, factor);
-        }
-      } else {
-        repair(block, before, factor);
+        is_lost = kStagesBias && has_lost(before);
+      } else if (!repair(factor)) {
+        ++overflows;
+        is_lost = kStagesBias;
+        if constexpr (!kStagesBias) take_again();
+      }
+      if constexpr (kStagesBias) {
+        if (is_lost) take_again();
       }
     }
     return repairs;
   }
 
-  SIRDAR_DEVICE void take_again(int block, const RowState& before, RowPair& factor) {
-    score_again(block);
-    rows = before;
-    online_update<config, 0>(scores, scale, rows, factor);
-  }
   // Whether a sum became NaN or infinite only now.
   SIRDAR_DEVICE bool has_lost(RowPair before) const {
     const auto is_finite = [](float x) { return x < -kMinusInfinity; };  // sums are not negative
@@ -433,29 +467,26 @@ struct Consumer {
                          (is_finite(before.lower) && !is_finite(rows.sum.lower)));
   }
 
-  // A sum grew out of range: by a power of two where it is finite, from the scores again otherwise.
-  SIRDAR_DEVICE void repair(int block, RowPair before, RowPair& factor) {
+  // A sum grew out of range: by a power of two where it is finite. Otherwise false, and the scores
+  // are wanted again.
+  SIRDAR_DEVICE bool repair(RowPair& factor) {
     const RowPair sum{quad_sum(rows.sum.upper), quad_sum(rows.sum.lower)};
-    if (ptx::any_sync(!(sum.upper < 1e37f && sum.lower < 1e37f))) {
-      take_again(block, {rows.reference, before}, factor);
-      ++overflows;
-      return;
-    }
+    if (ptx::any_sync(!(sum.upper < 1e37f && sum.lower < 1e37f))) return false;
     factor = {lower_by_exponent(sum.upper, rows.reference.upper),
               lower_by_exponent(sum.lower, rows.reference.lower)};
     rows.sum.upper *= factor.upper;
     rows.sum.lower *= factor.lower;
     scale_rows(scores, factor);
+    return true;
   }
 
   // ---- the walk over an item's key blocks
 
   // Scores of `block` with the product of the block to its right, up to the scores' arrival.
-  template <bool kHides>
-  SIRDAR_DEVICE Terms issue_block(int block, const SeenBlock& known = {}) {
+  SIRDAR_DEVICE Terms issue_block(int block, const SeenBlock& known) {
     Terms terms;
     load_bias(item, block, terms);
-    load_seen<kHides>(item, known, terms);
+    load_seen(item, known, terms);
     wait_k();
     wait_turn();
     ptx::wgmma_fence();
@@ -464,7 +495,7 @@ struct Consumer {
     issue_pv();
     pass_turn();
     take_bias(terms);
-    find_seen<kHides>(item, known, terms);
+    find_seen(item, known, terms);
     if constexpr (config.overlaps) {
       ptx::wgmma_wait_group<1>();
     } else {
@@ -480,11 +511,12 @@ struct Consumer {
     release_previous_out();
   }
 
-  template <bool kMasked>
-  SIRDAR_DEVICE void online_block(int block, bool is_last, const SeenBlock& known = {}) {
-    const Terms terms = issue_block<kMasked>(block, known);
-    make_logits<kMasked>(scores, item, block, terms);
-    if constexpr (kMasked) mask_scores<kHasLo>(scores, column_bounds(item, block));
+  // hides: pairs of the block may be hidden.
+  template <bool kMayHide>
+  SIRDAR_DEVICE void online_block(int block, bool is_last, bool hides, const SeenBlock& known) {
+    const Terms terms = issue_block(block, known);
+    make_logits(scores, item, block, terms);
+    if (kMayHide && hides) hide(scores, item, block, known, terms);
     RowPair factor;
     online_update<config, kThreshold>(scores, scale, rows, factor);
     release_k();
@@ -494,17 +526,22 @@ struct Consumer {
     finish_block(is_last);
   }
 
-  SIRDAR_DEVICE void guarded_block(int block, bool is_last) {
-    const Terms terms = issue_block<false>(block);
-    const bool is_classic = is_classic_now();
+  // A block that hides takes the running maximum.
+  template <bool kMayHide>
+  SIRDAR_DEVICE void guarded_block(int block, bool is_last, bool hides, const SeenBlock& known) {
+    const Terms terms = issue_block(block, known);
+    const bool is_classic = (kMayHide && hides) || is_classic_now();
     if constexpr (kStagesBias) {
       // What is NaN where the bias hides shows in the sums, and is scored again.
-      make_logits<false, false>(scores, item, block, terms);
-    } else if constexpr (!kAddsAlibiLast && !kCapsLast) {
       make_logits<false>(scores, item, block, terms);
+    } else if constexpr (!kAddsAlibiLast && !kCapsLast) {
+      make_logits(scores, item, block, terms);
     }
     RowPair factor{1, 1};
-    const bool moved = guarded_softmax(block, is_classic, factor);
+    const auto hide_some = [&] {
+      if (kMayHide && hides) hide(scores, item, block, known, terms);
+    };
+    const bool moved = guarded_softmax(block, is_classic, hide_some, factor);
     wait_out();
     if (moved) scale_rows(out, factor);
     release_v();
@@ -512,51 +549,63 @@ struct Consumer {
     finish_block(is_last);
   }
 
-  // A block in which no pair of this warpgroup is hidden.
-  SIRDAR_DEVICE void whole_block(int block, bool is_last) {
+  template <bool kMayHide>
+  SIRDAR_DEVICE void any_block(int block, bool hides, bool is_last, const SeenBlock& known = {}) {
     if constexpr (config.softmax == Softmax::guarded) {
-      guarded_block(block, is_last);
+      guarded_block<kMayHide>(block, is_last, hides, known);
     } else {
-      online_block<false>(block, is_last);
+      online_block<kMayHide>(block, is_last, hides, known);
     }
+  }
+
+  // Key blocks [begin, end) hide nothing from this warpgroup.
+  struct WholeBlocks {
+    int begin, end;
+  };
+  SIRDAR_DEVICE WholeBlocks whole_blocks() const {
+    const KeyBounds<config> bounds = bounds_of(item);
+    return {(bounds.lo(first_row(item) + 63) + kN - 1) / kN, bounds.hi(first_row(item)) / kN};
   }
 
   // Only the blocks that something is seen of.
   SIRDAR_DEVICE void walk_seen() {
-    const KeyBounds<config> bounds = bounds_of(item);
-    const int full_end = bounds.hi(first_row(item)), full_begin = bounds.lo(first_row(item) + 63);
+    const WholeBlocks whole = whole_blocks();
     bool is_last = num_blocks == 1;
     while (!is_last) {
       wait_k();
       const SeenBlock known = known_block();
       const int block = known.index;
       is_last = block == item.first_block;
-      if (known.tile == SeenBlock::kAll && (block + 1) * kN <= full_end &&
-          block * kN >= full_begin) {
-        whole_block(block, is_last);
-      } else {
-        online_block<true>(block, is_last, known);
-      }
+      const bool hides = known.tile != SeenBlock::kAll || block >= whole.end || block < whole.begin;
+      any_block<true>(block, hides, is_last, known);
     }
   }
 
+  // One text for blocks that hide and others is compiled sooner; with four warpgroups its loop
+  // would spill.
   SIRDAR_DEVICE void walk() {
     if constexpr (config.has_mask_mod) return walk_seen();
     const int first = item.first_block;
     int block = first + num_blocks - 2;  // the weights of block + 1 are in registers
-    if constexpr (config.mask != MaskForm::full) {
-      const int full_end = bounds_of(item).hi(first_row(item));
-      for (; block >= first && (block + 1) * kN > full_end; --block) {
-        online_block<true>(block, block == first);
+    if constexpr (config.mask == MaskForm::full) {
+      for (; block >= first; --block) any_block<false>(block, false, block == first);
+    } else {
+      const WholeBlocks whole = whole_blocks();
+      if constexpr (kWarpgroups <= 2) {
+        for (; block >= first; --block) {
+          const bool hides = block >= whole.end || (kHasLo && block < whole.begin);
+          any_block<true>(block, hides, block == first);
+        }
+        return;
       }
-    }
-    int full_begin = first;
-    if constexpr (kHasLo) {
-      full_begin = ptx::max_of(first, (bounds_of(item).lo(first_row(item) + 63) + kN - 1) / kN);
-    }
-    for (; block >= full_begin; --block) whole_block(block, block == first);
-    if constexpr (kHasLo) {
-      for (; block >= first; --block) online_block<true>(block, block == first);
+      for (; block >= first && block >= whole.end; --block) {
+        online_block<true>(block, block == first, true, {});
+      }
+      const int begin = kHasLo ? ptx::max_of(first, whole.begin) : first;
+      for (; block >= begin; --block) any_block<false>(block, false, block == first);
+      if constexpr (kHasLo) {
+        for (; block >= first; --block) online_block<true>(block, block == first, true, {});
+      }
     }
   }
 
@@ -568,16 +617,16 @@ struct Consumer {
     Terms terms;
     load_bias(item, block, terms);
     const SeenBlock known = known_block();
-    load_seen<true>(item, known, terms);
+    load_seen(item, known, terms);
     ptx::registers_ready(scores);
     ptx::wgmma_fence();
     issue_qk(q_ring.stage, half);
     pass_turn();
     take_bias(terms);
-    find_seen<true>(item, known, terms);
+    find_seen(item, known, terms);
     ptx::wgmma_wait_group<0>();
     ptx::registers_ready(scores);
-    first_softmax(item, num_blocks, terms, rows, half);
+    first_softmax(item, num_blocks, known, terms, rows, half);
     release_k();
     pack_weights(half);
   }
@@ -590,7 +639,7 @@ struct Consumer {
     Terms terms;
     load_bias(next, block, terms);
     const SeenBlock known = known_block();
-    load_seen<true>(next, known, terms);
+    load_seen(next, known, terms);
     wait_turn();
     ptx::wgmma_fence();
     issue_qk(next_buffer, half);
@@ -598,10 +647,10 @@ struct Consumer {
     issue_pv();
     pass_turn();
     take_bias(terms);
-    find_seen<true>(next, known, terms);
+    find_seen(next, known, terms);
     ptx::wgmma_wait_group<1>();
     ptx::registers_ready(scores);
-    first_softmax(next, blocks, terms, state, half);
+    first_softmax(next, blocks, known, terms, state, half);
     release_k();
     wait_out();
     release_v();

@@ -95,9 +95,15 @@ struct Epilogue {
     }
   }
 
-  // Through the item's own Q buffer, of which each warpgroup touches its own 64 rows only, and TMA.
-  SIRDAR_DEVICE void store_tile() {
-    const uint32_t tile = c.s.q(c.q_ring.stage) + c.warpgroup * 8192;
+  // The item's own Q buffer, of which each warpgroup touches its own 64 rows only.
+  SIRDAR_DEVICE uint32_t staging() const { return c.s.q(c.q_ring.stage) + c.warpgroup * 8192; }
+  // Where 16 bytes of a row of the warpgroup are in it: columns 64 chunk + 8 piece on.
+  SIRDAR_DEVICE static uint32_t staged(int row, int chunk, int piece) {
+    return chunk * (Owner::kM * 128) + row * 128 + ((piece ^ (row & 7)) << 4);
+  }
+
+  SIRDAR_DEVICE void stage() const {
+    const uint32_t tile = staging();
     const int row = 16 * c.warp + (c.lane & 15);
     // The last scores of the item may still be read from Q by another warp's products, where no
     // turn has been waited for since.
@@ -106,27 +112,45 @@ struct Epilogue {
     }
     SIRDAR_UNROLL
     for (int j = 0; j < Owner::kWidth / 16; ++j) {
-      const uint32_t dst = tile + (j / 4) * (Owner::kM * 128) + row * 128 +
-                           ((((j & 3) * 2 + (c.lane >> 4)) ^ (row & 7)) << 4);
-      ptx::stmatrix_x4(dst, word(4 * j), word(4 * j + 1), word(4 * j + 2), word(4 * j + 3));
+      ptx::stmatrix_x4(tile + staged(row, j / 4, (j & 3) * 2 + (c.lane >> 4)), word(4 * j),
+                       word(4 * j + 1), word(4 * j + 2), word(4 * j + 3));
     }
     restore([&](int place, int column, uint32_t results) {
-      const int staged = 16 * c.warp + place;
-      ptx::store_shared(tile + (column / 64) * (Owner::kM * 128) + staged * 128 +
-                            (((column % 64 / 8) ^ (staged & 7)) << 4) + column % 8 * 2,
-                        results);
+      ptx::store_shared(
+          tile + staged(16 * c.warp + place, column / 64, column % 64 / 8) + column % 8 * 2,
+          results);
     });
-    ptx::fence_proxy_async_shared();
+  }
+
+  // What is staged, by TMA where all of the warpgroup's rows are stored.
+  SIRDAR_DEVICE void send(int row, int stored) const {
+    const bool is_whole = !config.has_lengths || c.first_row(item) + 64 <= stored;
+    if (!is_whole) store_staged(row - c.lane / 4, stored);
+    ptx::fence_proxy_async_shared();  // TMA reads what was staged, and writes the next item's Q
+                                      // there
+    // Of a part that left by ordinary stores the buffer goes back, too, when all warps are here.
     ptx::barrier_sync(1 + config.num_consumers + c.warpgroup, 128);
-    if (c.is_leader()) {
-      const int batch =
-          config.has_lengths && c.params.cu_seqlens_q.data != nullptr ? 0 : item.batch;
-      SIRDAR_UNROLL
-      for (int j = 0; j < columns(config.head_dim_v) / 64; ++j) {
-        ptx::cp_async_bulk_tensor_4d_store(c.params.out, tile + j * Owner::kM * 128, 64 * j,
-                                           item.q_begin + c.first_row(item), item.head, batch);
-      }
-      ptx::cp_async_bulk_commit_group();
+    if (!is_whole || !c.is_leader()) return;
+    const int batch = config.has_lengths && c.params.cu_seqlens_q.data != nullptr ? 0 : item.batch;
+    SIRDAR_UNROLL
+    for (int j = 0; j < columns(config.head_dim_v) / 64; ++j) {
+      ptx::cp_async_bulk_tensor_4d_store(c.params.out, staging() + j * Owner::kM * 128, 64 * j,
+                                         item.q_begin + c.first_row(item), item.head, batch);
+    }
+    ptx::cp_async_bulk_commit_group();
+  }
+
+  // A warp's sixteen rows, which it has staged itself.
+  SIRDAR_DEVICE void store_staged(int first_row, int stored) const {
+    constexpr int kPieces = config.head_dim_v / 8;
+    const uint32_t tile = staging();
+    ptx::syncwarp();
+    SIRDAR_NO_UNROLL
+    for (int i = c.lane; i < 16 * kPieces; i += 32) {
+      const int place = i / kPieces, piece = i % kPieces;
+      if (first_row + place >= stored) continue;
+      *reinterpret_cast<ptx::Int4*>(row_pointer(first_row + place) + 8 * piece) =
+          ptx::load_shared_int4(tile + staged(16 * c.warp + place, piece / 8, piece % 8));
     }
   }
 
@@ -177,16 +201,12 @@ SIRDAR_DEVICE void finish_item(Consumer<config, Modification>& c, const WorkItem
   if constexpr (config.writes_max_logit) {
     epilogue.store_scalars(c.params.max_logit, row, stored, maxima);
   }
-  const bool is_whole = !config.has_lengths || c.first_row(item) + 64 <= stored;
-  if (config.num_q_buffers > 1 && is_whole) {
-    epilogue.store_tile();
+  if constexpr (config.num_q_buffers > 1) {
+    epilogue.stage();
+    epilogue.send(row, stored);
   } else {
     epilogue.store_rows(row, stored);
     epilogue.restore_stored(row, stored);
-    // The buffer goes back all the same, when every warp of the warpgroup is here.
-    if constexpr (config.num_q_buffers > 1) {
-      ptx::barrier_sync(1 + config.num_consumers + c.warpgroup, 128);
-    }
   }
 }
 
@@ -195,7 +215,7 @@ SIRDAR_DEVICE void Consumer<config, Modification>::run() {
   const Flag<false> whole{};
   const Flag<config.trim == 2> half{};
   ptx::mbarrier_wait(s.q_full(0), 0);
-  item = read_item(s.info(0));
+  item = read_item<config>(params, s.info(0));
   if (item.block < 0) return;
   if (config.takes_turns && warpgroup == kWarpgroups - 1) ptx::barrier_arrive(1, 256);
   num_blocks = own_blocks(item);
@@ -216,7 +236,7 @@ SIRDAR_DEVICE void Consumer<config, Modification>::run() {
     next_ring.advance();
     ptx::mbarrier_wait(s.q_full(next_ring.stage), next_ring.parity);
     const int next_slot = slot + 1 == num_items_ahead(config) ? 0 : slot + 1;
-    const WorkItem next = read_item(s.info(next_slot));
+    const WorkItem next = read_item<config>(params, s.info(next_slot));
     int blocks = 0;
     RowState state;
     if (next.block >= 0) {

@@ -93,10 +93,6 @@ struct SeenKeys {
       words[word] = ptx::load_constant(row + word) >> (2 * (lane % 4));
     }
   }
-  SIRDAR_DEVICE void show_all() {
-    SIRDAR_UNROLL
-    for (int word = 0; word < kWords; ++word) upper[word] = lower[word] = ~0u;
-  }
 
   template <int kCount>
   SIRDAR_DEVICE void hide(float (&scores)[kCount]) const {

@@ -75,10 +75,21 @@ SIRDAR_DEVICE void write_item(uint32_t info, const WorkItem& item) {
   ptx::store_shared(info, {item.block, item.batch, item.head, item.num_blocks});
   ptx::store_shared(info + 16, {item.first_block, item.q_begin, item.seqlen_q, item.seqlen_k});
 }
-SIRDAR_DEVICE WorkItem read_item(uint32_t info) {
+// What is the same for all items is not read: it needs no registers through the loop.
+template <ForwardConfig config>
+SIRDAR_DEVICE WorkItem read_item(const ForwardParams& params, uint32_t info) {
   const ptx::Int4 a = ptx::load_shared_int4(info), b = ptx::load_shared_int4(info + 16);
-  return {ptx::uniform(a.x), ptx::uniform(a.y), ptx::uniform(a.z), ptx::uniform(a.w),
-          ptx::uniform(b.x), ptx::uniform(b.y), ptx::uniform(b.z), ptx::uniform(b.w)};
+  WorkItem item{ptx::uniform(a.x), ptx::uniform(a.y), ptx::uniform(a.z), ptx::uniform(a.w), 0, 0,
+                params.seqlen_q,   params.seqlen_k};
+  if constexpr (config.mask == MaskForm::interval || config.has_mask_mod) {
+    item.first_block = ptx::uniform(b.x);
+  }
+  if constexpr (config.has_lengths) {
+    item.q_begin = ptx::uniform(b.y);
+    item.seqlen_q = ptx::uniform(b.z);
+    item.seqlen_k = ptx::uniform(b.w);
+  }
+  return item;
 }
 
 // A key block in the ring, beside K, where a mask of the caller's decides which are walked.
