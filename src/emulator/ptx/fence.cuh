@@ -18,7 +18,9 @@ inline void fence_proxy_async_shared(Here here = Here::current()) {
   self.advance();
 }
 
-inline void fence_proxy_async(Here here = Here::current()) { fence_proxy_async_shared(here); }
+inline void fence_proxy_async_global(Here here = Here::current()) {
+  machine().enter(Op::kFenceProxyAsync, here);  // accesses to global memory are not ordered here
+}
 
 inline void fence_gpu(Here here = Here::current()) { machine().enter(Op::kFenceGpu, here); }
 

@@ -16,8 +16,11 @@ SIRDAR_DEVICE void fence_proxy_async_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// The same of any memory: between bulk copies and accesses to flags that say they are done.
-SIRDAR_DEVICE void fence_proxy_async() { asm volatile("fence.proxy.async;" ::: "memory"); }
+// The same of global memory: between bulk copies and accesses to flags that say they are done. Of
+// any memory it would wait for all of the thread's accesses, as a fence of the GPU does.
+SIRDAR_DEVICE void fence_proxy_async_global() {
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+}
 
 // Orders this thread's global accesses for the whole GPU.
 SIRDAR_DEVICE void fence_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }

@@ -194,7 +194,7 @@ struct Reducer {
     float* const units = params.dq_sum + sum * kTileFloats + rank * (kUnits * kUnitFloats);
     const int turn = turn_of<config>(params, block, walk.tile);
     ptx::wait_until_equal(turns, turn);
-    ptx::fence_proxy_async();
+    ptx::fence_proxy_async_global();
     const int end = first_unit(config, part + 1);
     SIRDAR_NO_UNROLL
     for (int u = first_unit(config, part); u < end; ++u) {
@@ -206,11 +206,19 @@ struct Reducer {
         ptx::cp_async_bulk_reduce_add(units + u * kUnitFloats, s.unit(slot), kUnitBytes);
       }
       ptx::cp_async_bulk_commit_group();
+      if constexpr (kSlots < kUnits) {
+        ptx::cp_async_bulk_wait_group_read<0>();
+        ptx::mbarrier_arrive(s.slot_empty(slot));
+      }
+    }
+    if constexpr (kSlots >= kUnits) {
       ptx::cp_async_bulk_wait_group_read<0>();
-      ptx::mbarrier_arrive(s.slot_empty(slot));
+      for (int u = first_unit(config, part); u < end; ++u) {
+        ptx::mbarrier_arrive(s.slot_empty((step * kUnits + u) % kSlots));
+      }
     }
     ptx::cp_async_bulk_wait_group<0>();
-    ptx::fence_proxy_async();
+    ptx::fence_proxy_async_global();
     ptx::store_release(turns, turn + 1);
   }
 
