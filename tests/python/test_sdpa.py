@@ -194,3 +194,42 @@ def test_compiled_under_the_context(draw):
     with sirdar.torch.sdpa():
         out = compiled(q, k, v)
     assert torch.equal(out, sdpa(q, k, v, is_causal=True))
+
+
+@pytest.mark.parametrize("is_causal, scale", [(False, None), (True, None), (True, 0.3)])
+def test_the_short_way_is_the_long_one(is_causal, scale):
+    generator = torch.Generator().manual_seed(3)
+    leaves = [torch.randn(2, 4, 6, 16, generator=generator).requires_grad_() for _ in range(3)]
+    dout = torch.randn(2, 6, 4, 16, generator=generator).transpose(1, 2)
+    q, k, v = (leaf.transpose(1, 2) for leaf in leaves)
+    masks = {"causal": True, "alignment": "top_left"} if is_causal else {}
+    wanted = sirdar.torch.attention(q, k, v, softmax_scale=scale, **masks).transpose(1, 2)
+    out = sirdar.torch.scaled_dot_product_attention(*leaves, is_causal=is_causal, scale=scale)
+    with torch.no_grad():
+        plain = sirdar.torch.scaled_dot_product_attention(*leaves, is_causal=is_causal, scale=scale)
+    assert torch.equal(out, wanted) and torch.equal(plain, wanted)
+    for one, other in zip(
+        torch.autograd.grad(out, leaves, dout, retain_graph=True),
+        torch.autograd.grad(wanted, leaves, dout),
+    ):
+        assert torch.equal(one, other) and one.shape == (2, 4, 6, 16)
+    (first,) = torch.autograd.grad(out.sum(), leaves[0], create_graph=True)
+    with pytest.raises(NotImplementedError, match="a second derivative was asked for"):
+        first.sum().backward()
+    changed = sirdar.torch.scaled_dot_product_attention(*leaves)
+    changed.detach().zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        changed.sum().backward()
+    lazily = torch.utils.checkpoint.checkpoint(
+        sirdar.torch.scaled_dot_product_attention,
+        *leaves,
+        None,
+        0.0,
+        is_causal,
+        scale,
+        use_reentrant=False,
+    )
+    lazily.backward(dout)
+    assert torch.equal(leaves[1].grad, torch.autograd.grad(
+        sirdar.torch.scaled_dot_product_attention(*leaves, is_causal=is_causal, scale=scale), leaves[1], dout
+    )[0])  # fmt: skip

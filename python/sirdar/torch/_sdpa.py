@@ -7,7 +7,7 @@ from typing import Optional
 import torch
 from torch.overrides import TorchFunctionMode
 
-from . import _core
+from . import _core, _eager
 from ._attention import attention, check_tensor
 
 _builtin = torch.nn.functional.scaled_dot_product_attention
@@ -118,8 +118,12 @@ def scaled_dot_product_attention(
         if not heads == heads_kv == value.shape[1]:
             _check_heads(query, key, value, enable_gqa)
         if enable_gqa or heads == heads_kv == value.shape[1]:
-            masks = _mask_arguments(attn_mask, is_causal, query, query.shape[:1])
+            if attn_mask is None and type(dropout_p) is float and dropout_p == 0.0:
+                out = _eager.short(query, key, value, is_causal, scale)
+                if out is not None:
+                    return out
             q, k, v = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+            masks = _mask_arguments(attn_mask, is_causal, query, query.shape[:1])
             out = attention(q, k, v, dropout_p=dropout_p, softmax_scale=scale, **masks)
             return out.transpose(1, 2)
     _check(query, key, value, enable_gqa)
