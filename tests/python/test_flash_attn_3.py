@@ -133,6 +133,15 @@ def test_wrong_prefix_sums_write_nothing(draw, starts):
             fa3.flash_attn_with_kvcache(
                 q, *caches, k, v, cache_seqlens=lengths, max_seqlen_q=3, **call
             )
+    table = torch.arange(2).int().view(2, 1)
+    for wrong in (-1, 2):
+        with pytest.raises(
+            ValueError, match=f"^cache_batch_idx: holds {wrong}; numbers from 0 to 1"
+        ):
+            fa3.flash_attn_with_kvcache(
+                q, *caches, k, v, cache_seqlens=lengths, max_seqlen_q=3, cu_seqlens_q=starts_q,
+                cu_seqlens_k_new=starts_k, page_table=table, cache_batch_idx=torch.tensor([0, wrong]).int(),
+            )  # fmt: skip
     assert all(cache.eq(1).all() for cache in caches)
 
 

@@ -103,6 +103,19 @@ def _check_pages(name, table, lengths, page_size, num_pages):
         )
 
 
+def _rows_of_table(page_table, cache_batch_idx):
+    """The pages of the sequences that a batch is made of."""
+    check_tensor("cache_batch_idx", cache_batch_idx, page_table.device)
+    if not _is_unread(cache_batch_idx) and cache_batch_idx.numel():
+        lowest, highest = cache_batch_idx.aminmax()
+        if lowest < 0 or highest >= page_table.shape[0]:
+            raise ValueError(
+                f"cache_batch_idx: holds {int(lowest if lowest < 0 else highest)}; numbers from 0 to "
+                f"{page_table.shape[0] - 1} are allowed."
+            )
+    return page_table[cache_batch_idx.long()]
+
+
 def _check_starts(name, starts, batch, rows, device):
     """Prefix sums [batch + 1] of the lengths of sequences that lie end to end. A GPU is not asked."""
     check_tensor(name, starts, device)
@@ -315,8 +328,7 @@ def with_kvcache(
     if page_table is not None:
         check_tensor("block_table", page_table, device)
         if cache_batch_idx is not None:
-            check_tensor("cache_batch_idx", cache_batch_idx, device)
-            page_table = page_table[cache_batch_idx.long()]
+            page_table = _rows_of_table(page_table, cache_batch_idx)
         pages = {"block_table": page_table}
     elif cache_batch_idx is not None:
         # A row of the cache is one page of the whole length: nothing is copied.
