@@ -44,6 +44,8 @@ struct Consumer {
       config.has_alibi && !config.has_softcap && config.bias == Bias::none && !config.has_score_mod;
   static constexpr bool kCapsLast =
       config.has_softcap && !config.has_alibi && config.bias == Bias::none && !config.has_score_mod;
+  // What is hidden is so before the exponentials, and its weights are 0 against any reference.
+  static constexpr bool kHidesFirst = !config.has_logits;
   // With the staged bias, in one multiply-add.
   static constexpr bool kScalesLast = kStagesBias && !config.has_softcap && !config.has_alibi;
   // A warpgroup whose items overflowed this often takes the running maximum for the rest of one.
@@ -403,9 +405,9 @@ struct Consumer {
   }
 
   // Whether the running maximum is taken, and not the guarded reference.
-  SIRDAR_DEVICE bool is_classic_now() const {
+  SIRDAR_DEVICE bool is_classic_now(bool hides) const {
     bool is_classic = overflows >= kPatience;
-    if constexpr (config.has_mask_mod || config.bias != Bias::none) {
+    if (config.has_mask_mod || config.bias != Bias::none || (kHidesFirst && hides)) {
       // A row that has seen nothing yet has no reference.
       const float least = ptx::min_of(rows.reference.upper, rows.reference.lower);
       is_classic |= ptx::any_sync(least == kMinusInfinity);
@@ -422,6 +424,7 @@ struct Consumer {
     constexpr float kGuard = guard_of(config.element);
     const RowPair before = rows.sum;
     bool repairs = is_classic;
+    if constexpr (kHidesFirst) hide_some();
     if (!is_classic) {
       if constexpr (kAddsAlibiLast) {
         exponentiate<config.is_alibi_one_sided>(scores, params.scale_log2 * kLog2e,
@@ -438,14 +441,14 @@ struct Consumer {
       const RowPair reference = rows.reference;
       const auto take_again = [&] {
         score_again(block);
-        if constexpr (kStagesBias) hide_some();  // elsewhere the block is whole
+        if constexpr (kStagesBias || kHidesFirst) hide_some();  // elsewhere the block is whole
         rows = {reference, before};
         online_update<config, 0>(scores, scale, rows, factor);
       };
       bool is_lost = false;
       if (is_classic) {
         if constexpr (kAddsAlibiLast || kCapsLast) add_terms(scores, item, block);
-        hide_some();
+        if constexpr (!kHidesFirst) hide_some();
         online_update<config, 0>(scores, scale, rows, factor);
         is_lost = kStagesBias && has_lost(before);
       } else if (!repair(factor)) {
@@ -530,7 +533,8 @@ struct Consumer {
   template <bool kMayHide>
   SIRDAR_DEVICE void guarded_block(int block, bool is_last, bool hides, const SeenBlock& known) {
     const Terms terms = issue_block(block, known);
-    const bool is_classic = (kMayHide && hides) || is_classic_now();
+    const bool is_classic =
+        (kMayHide && hides && !kHidesFirst) || is_classic_now(kMayHide && hides);
     if constexpr (kStagesBias) {
       // What is NaN where the bias hides shows in the sums, and is scored again.
       make_logits<false>(scores, item, block, terms);
