@@ -77,7 +77,7 @@ class PlantedCall {
   std::vector<cuda::Step> steps_;
 };
 
-void expect_noticed(const std::string& name, const std::string& problem) {
+void expect_noticed(const std::string& name, const std::string& problem, Selection selection) {
   if (test::kIsSanitized) GTEST_SKIP() << "the forward's look at the emulator";
   PlantedCall call(problem);
   PlantedCase planted;
@@ -90,7 +90,7 @@ void expect_noticed(const std::string& name, const std::string& problem) {
   planted.name_of_barrier = [&](int64_t offset) { return call.name_of_barrier(offset); };
   const PlantedResult result =
       plant_all(planted, read_survivors(SIRDAR_SOURCE_DIR "/tests/emulator/survivors_backward.txt"),
-                runs_everything() ? Selection::every : Selection::one_of_a_kind);
+                selection);
   fmt::print("{}: {} faults, {} noticed by a calm run, {} by others\n", name, result.planted,
              result.caught_calm, result.caught_later);
   for (const std::string& survivor : result.unexplained)
@@ -101,7 +101,18 @@ void expect_noticed(const std::string& name, const std::string& problem) {
   EXPECT_GT(result.planted, 30);
 }
 
-TEST(PlantedBackward, Causal) { expect_noticed("causal", "bwd b1 s256 hq2 hkv1 d64 bf16 causal"); }
+TEST(PlantedBackward, Cluster) {
+  if (!runs_everything()) GTEST_SKIP() << "only where everything runs";
+  expect_noticed("cluster",
+                 "bwd b1 sq100 sk200 h1 d256 bf16 causal | cluster_size=2 num_stages_dout=1 "
+                 "num_ds=1 num_slots=1",
+                 Selection::one_of_a_kind);
+}
+
+TEST(PlantedBackward, Causal) {
+  expect_noticed("causal", "bwd b1 s256 hq2 hkv1 d64 bf16 causal",
+                 runs_everything() ? Selection::every : Selection::one_of_a_kind);
+}
 
 }  // namespace
 }  // namespace sirdar::emulator_tests
