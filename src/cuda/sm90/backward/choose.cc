@@ -23,6 +23,19 @@ bool set_rings(BackwardConfig& config, int stages_q, int stages_dout, int num_ds
   return true;
 }
 
+// Two blocks that tell each other dS add half as often: where sums are to be in a fixed order, and
+// under a mask from so many keys on, below which the other shape is as fast.
+bool shape_cluster(BackwardConfig& config, int64_t seqlen_k) {
+  constexpr int64_t kLeastKeysUnderAMask = 4096;
+  if (!config.is_deterministic) return false;
+  if (config.mask != MaskForm::full && seqlen_k < kLeastKeysUnderAMask) return false;
+  BackwardConfig other = config;
+  other.cluster_size = 2;
+  if (!set_rings(other, 2, 1, 1, 1)) return false;
+  config = other;
+  return true;
+}
+
 // As much of everything as there is room for.
 void shape_wide(BackwardConfig& config) {
   for (const auto& [stages_q, stages_dout, num_ds, slots] :
@@ -48,6 +61,7 @@ BackwardConfig choose_backward_config(const Problem& problem) {
     config.hop_steps = 4;
     if (config.is_deterministic && config.mask != MaskForm::full) set_rings(config, 2, 2, 1, 4);
   } else if (is_wide(config)) {
+    if (shape_cluster(config, problem.seqlen_k)) return config;
     // Under a mask neighbouring key blocks follow each other a step apart, and a tile has four
     // units.
     config.splits_turns = config.mask != MaskForm::full;
