@@ -1,10 +1,12 @@
-"""Times Sirdar's forward with masks and score modifications on one GPU.
+"""Times Sirdar's forward or backward with masks and score modifications on one GPU.
 
-    python3 bench/modifications_cuda.py build/release/libsirdar.so [--rounds 4] [--only alibi,bias]
+    python3 bench/modifications_cuda.py build/release/libsirdar.so [--backward] [--rounds 4]
+        [--only alibi,bias]
 
 bf16, B2 H16 S8192 D128, random normal. TFLOP/s count the visible pairs alone. Problems take turns in
 random order, L2 is flushed before every call, the median counts. A small problem of each kind is
-compared with float64 first, and a wrong one ends the run.
+compared with float64 first, and a wrong one ends the run; of the backward two runs must have the same
+bits.
 """
 
 import argparse
@@ -68,6 +70,10 @@ def modifications(seqlen):
         "bias": bias("bhqk:bf16", torch.bfloat16),
         "bias of heads": bias("hqk:bf16", torch.bfloat16, batch=1),
         "bias fp32": bias("bhqk:fp32", torch.float32),
+        "score_mod": Modification(
+            ' score_mod:"score * 0.5 + 3.0 * tanh(score / 3.0)"', everything, None,
+            lambda s: s * 0.5 + 3 * torch.tanh(s / 3),
+        ),
     }
 
 
@@ -91,20 +97,59 @@ class Case:
     def run(self):
         self.plan.run(self.stream)
 
-    def error(self):
-        self.run()
-        q, k, v = (x.transpose(1, 2).double() for x in (self.q, self.k, self.v))
+    def right_out(self, q, k, v):
+        """By float64, of [batch, heads, rows, columns]."""
         scores = q @ k.transpose(-1, -2) / math.sqrt(HEAD_DIM)
         change = self.modification.change
         scores = scores + self.tensors["bias"].double() if change == "bias" else change(scores)
         scores = scores.masked_fill(~self.modification.visible, -math.inf)
-        right = (torch.softmax(scores, -1) @ v).transpose(1, 2)
-        return float((self.out.double() - right).norm() / right.norm())
+        return torch.softmax(scores, -1) @ v
+
+    def error(self):
+        self.run()
+        right = self.right_out(*(x.transpose(1, 2).double() for x in (self.q, self.k, self.v)))
+        return relative(self.out, right.transpose(1, 2))
+
+
+class BackwardCase(Case):
+    """The same problem's gradients; the forward has made out and lse."""
+
+    def __init__(self, library, modification, seqlen):
+        super().__init__(library, modification, seqlen)
+        self.lse = torch.empty(modification.batch, HEADS, seqlen, device="cuda")
+        words = f"b{modification.batch} s{seqlen} h{HEADS} d{HEAD_DIM} bf16{modification.words}"
+        forward = library.plan(f"fwd {words} lse", device="cuda")
+        self.plan = library.plan(f"bwd {words}", device="cuda")
+        self.dout = torch.randn_like(self.q)
+        self.gradients = [torch.full_like(self.q, math.nan) for _ in range(3)]
+        inputs = {"q": self.q, "k": self.k, "v": self.v, "out": self.out, "lse": self.lse}
+        for name, tensor in (inputs | self.tensors).items():
+            forward.set(name, tensor)
+            self.plan.set(name, tensor)
+        for name, tensor in zip(("dout", "dq", "dk", "dv"), [self.dout] + self.gradients):
+            self.plan.set(name, tensor)
+        forward.run(self.stream)
+
+    def error(self):
+        self.run()
+        found = [gradient.clone() for gradient in self.gradients]
+        self.run()
+        if not all(torch.equal(a, b) for a, b in zip(found, self.gradients)):
+            raise SystemExit(f"{self.modification.words}: two runs differ")
+        inputs = [x.transpose(1, 2).double().requires_grad_() for x in (self.q, self.k, self.v)]
+        out = self.right_out(*inputs)
+        right = torch.autograd.grad(out, inputs, self.dout.transpose(1, 2).double())
+        return max(relative(f, r.transpose(1, 2)) for f, r in zip(found, right))
+
+
+def relative(found, right):
+    return float((found.double() - right).norm() / right.norm())
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("library")
+    parser.add_argument("--backward", action="store_true")
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--only", help="names, comma by comma")
     arguments = parser.parse_args()
@@ -118,12 +163,14 @@ def main():
     small["causal documents apart"] = small["causal"]
     lengths["causal documents apart"] = short
     names = arguments.only.split(",") if arguments.only else list(large)
+    kind = BackwardCase if arguments.backward else Case
     cases = {}
     for name in names:
-        error = Case(library, small[name], 300).error()
+        error = kind(library, small[name], 300).error()
         if not error < 8e-3:
             raise SystemExit(f"{name}: error {error:.2e}")
-        cases[name] = Case(library, large[name], lengths[name])
+        cases[name] = kind(library, large[name], lengths[name])
+        print(f"{name}: {cases[name].plan.name()}, error {error:.2e}", flush=True)
     flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
     times = {name: [] for name in names}
     for n in range(arguments.rounds):
@@ -143,7 +190,7 @@ def main():
             times[name] += [start.elapsed_time(end) for start, end in events]
     for name in names:
         share = float(large[name].visible.float().mean())
-        flop = 4 * large[name].batch * HEADS * lengths[name] ** 2 * HEAD_DIM * share
+        flop = (10 if arguments.backward else 4) * large[name].batch * HEADS * lengths[name] ** 2 * HEAD_DIM * share
         ms = statistics.median(times[name])
         print(f"{name}: {share:.4f} visible, {ms:.3f} ms, {flop / ms / 1e9:.0f} TFLOP/s")
 

@@ -46,13 +46,15 @@ void expect_right(const std::string& text, uint64_t seed, int num_sms) {
   SCOPED_TRACE(text + ", seed " + std::to_string(seed));
   const ListedKernels kernels = listed_kernels(text, "cuda.sm90.backward").value();
   const auto config = kernels.config.as<sm90::BackwardConfig>();
+  const expression::DeviceModification modification = expression::modification_of(kernels.problem);
   check::Inputs inputs(kernels.problem, seed, check::Style::hostile, 16);
   inputs.accept();
-  inputs.set_workspace(sm90::workspace_of(kernels.problem, config).end);
+  inputs.set_workspace(sm90::workspace_of(kernels.problem, config, modification).end);
   inputs.reset_outputs();
   const check::Oracle oracle = check::make_oracle(kernels.problem, inputs.args());
   const EmulatedDriver driver;
-  const auto steps = sm90::make_steps(kernels.problem, config, inputs.args(), num_sms);
+  const auto steps =
+      sm90::make_steps(kernels.problem, config, modification, inputs.args(), num_sms);
   ASSERT_TRUE(steps.ok()) << steps.status().message();
   ASSERT_EQ(launch_all(kernels, steps.value(), seed), "");
   EXPECT_EQ(inputs.damage(), "");
@@ -87,12 +89,14 @@ INSTANTIATE_TEST_SUITE_P(Listed, EmulatedBackward, ::testing::ValuesIn(selected(
 std::vector<double> gradients_of(const std::string& text, uint64_t seed) {
   const ListedKernels kernels = listed_kernels(text, "cuda.sm90.backward").value();
   const auto config = kernels.config.as<sm90::BackwardConfig>();
+  const expression::DeviceModification modification = expression::modification_of(kernels.problem);
   check::Inputs inputs(kernels.problem, 1, check::Style::plain, 16);
   inputs.accept();
-  inputs.set_workspace(sm90::workspace_of(kernels.problem, config).end);
+  inputs.set_workspace(sm90::workspace_of(kernels.problem, config, modification).end);
   inputs.reset_outputs();
   const EmulatedDriver driver;
-  const auto steps = sm90::make_steps(kernels.problem, config, inputs.args(), 16).value();
+  const auto steps =
+      sm90::make_steps(kernels.problem, config, modification, inputs.args(), 16).value();
   EXPECT_EQ(launch_all(kernels, steps, seed), "");
   std::vector<double> values;
   for (const TensorView* view : {&inputs.args().dq, &inputs.args().dk, &inputs.args().dv})

@@ -26,10 +26,10 @@ class PlantedCall {
         inputs_(kernels_.problem, 1, check::Style::plain, 16) {
     const auto config = kernels_.config.as<sm90::BackwardConfig>();
     inputs_.accept();
-    inputs_.set_workspace(sm90::workspace_of(kernels_.problem, config).end);
+    inputs_.set_workspace(sm90::workspace_of(kernels_.problem, config, {}).end);
     oracle_ = check::make_oracle(kernels_.problem, inputs_.args());
     const EmulatedDriver driver;
-    steps_ = sm90::make_steps(kernels_.problem, config, inputs_.args(), 16).value();
+    steps_ = sm90::make_steps(kernels_.problem, config, {}, inputs_.args(), 16).value();
   }
 
   emulator::Launch launch_of(sm90::BackwardPass pass, uint64_t seed) const {

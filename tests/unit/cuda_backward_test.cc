@@ -23,15 +23,18 @@ TEST(CudaBackward, ServesWhatItsTilesFit) {
        {"bwd s64 d64 bf16", "bwd sq1 sk1 d8 dv128 bf16", "bwd s64 hq8 hkv2 d128 bf16 causal dlse",
         "bwd s64 d96 bf16 window:9,3 nondeterministic", "bwd s64 d64 bf16 causal:top-left chunk:9",
         "bwd s64 d64 bf16 scale:-2", "bwd s64 d256 bf16", "bwd s64 d192 dv128 bf16 causal",
-        "bwd b2 s64 d64 bf16 ragged:80,90", "bwd b2 s64 d64 bf16 seqused_k"}) {
+        "bwd b2 s64 d64 bf16 ragged:80,90", "bwd b2 s64 d64 bf16 seqused_k",
+        "bwd s64 d64 bf16 softcap:9 alibi causal:top-left", "bwd s64 d64 bf16 sink dsink",
+        "bwd s64 d64 bf16 document mask:qk", "bwd s64 d64 bf16 bias:hk:fp32 mask_mod:\"k > 3\"",
+        "bwd s64 d64 bf16 score_mod:\"score * 2.0\""}) {
     const Result<Plan> plan = planned(text);
     ASSERT_TRUE(plan.ok()) << plan.status().message();
     EXPECT_EQ(plan.value().name(), "cuda.sm90.backward") << text;
   }
   for (const char* text :
        {"bwd s64 d264 bf16", "bwd s64 d64 fp16", "bwd s64 d100 bf16", "bwd s64 d64 fp32",
-        "bwd s64 d64 bf16 scale:0", "bwd s64 d64 bf16 softcap:9", "bwd sq0 sk64 d64 bf16",
-        "bwd sq64 sk0 d64 bf16", "bwd b2 s64 d64 bf16 ragged:0,0",
+        "bwd s64 d64 bf16 scale:0", "bwd s64 d64 bf16 softcap:9 dropout:0.1",
+        "bwd sq0 sk64 d64 bf16", "bwd sq64 sk0 d64 bf16", "bwd b2 s64 d64 bf16 ragged:0,0",
         "bwd s64 d64 bf16 bias:hk dbias"}) {
     const Result<Plan> plan = planned(text);
     ASSERT_TRUE(plan.ok()) << plan.status().message();
@@ -46,7 +49,7 @@ TEST(CudaBackward, KnobsThatWouldBeAnotherProblemAreRefused) {
   for (const auto& [name, value] :
        {std::pair{"is_deterministic", "false"}, std::pair{"mask", "upper"},
         std::pair{"element", "fp16"}, std::pair{"block_m", "128"}, std::pair{"num_slots", "9"},
-        std::pair{"num_sums", "3"}}) {
+        std::pair{"num_sums", "3"}, std::pair{"has_softcap", "true"}}) {
     options.knobs = {{name, value}};
     const Result<Plan> plan = planned("bwd s64 d128 bf16", options);
     EXPECT_EQ(plan.status().code(), StatusCode::invalid_argument) << name;
@@ -58,8 +61,9 @@ TEST(CudaBackward, Workspace) {
   const Problem problem = Problem::parse("bwd b2 s4096 hq16 hkv4 d128 bf16").value();
   const BackwardConfig config = choose_backward_config(problem);
   const size_t rows = size_t{2} * 16 * 4096;
-  EXPECT_EQ(workspace_of(problem, config).end, rows * 8 + rows * 128 * 4 + rows / 64 * 4);
-  EXPECT_EQ(planned(problem.str()).value().workspace_bytes(), workspace_of(problem, config).end);
+  EXPECT_EQ(workspace_of(problem, config, {}).end, rows * 8 + rows * 128 * 4 + rows / 64 * 4);
+  EXPECT_EQ(planned(problem.str()).value().workspace_bytes(),
+            workspace_of(problem, config, {}).end);
   PlanOptions options;
   options.knobs = {{"num_sums", "2"}};
   EXPECT_EQ(planned(problem.str(), options).value().workspace_bytes(),
@@ -147,6 +151,14 @@ TEST_F(CudaBackwardRun, ACallThatRepeatsIsRemembered) {
   other.dk.data = std::align(128, 2 * 2 * 64 * 2 * 64, data, space);
   EXPECT_NE(params_of_run(other), first);
   EXPECT_EQ(fake_.tensor_maps.size(), 2 * described);
+}
+
+TEST_F(CudaBackwardRun, TheGradientOfSinksIsAKernelBehind) {
+  const auto launches = launches_of("bwd b1 s64 h3 d64 bf16 causal sink dsink");
+  ASSERT_EQ(launches.size(), 4u);
+  EXPECT_EQ(launches[3].record.grid_x, 3u);
+  EXPECT_EQ(launches[3].record.block_x, 1024u);
+  EXPECT_TRUE(launches[3].attributes.empty());
 }
 
 // A call whose strides TMA cannot take is computed all the same, and that is said.

@@ -29,6 +29,32 @@ MaskForm mask_form(const Mask& mask) {
   return mask.is_causal || mask.window_right ? MaskForm::upper : MaskForm::full;
 }
 
+Bias bias_form(const Problem& problem) {
+  if (!problem.has_bias) return Bias::none;
+  return problem.dtype_bias == DType::bf16   ? Bias::bf16
+         : problem.dtype_bias == DType::fp16 ? Bias::fp16
+                                             : Bias::fp32;
+}
+
+BiasView bias_view(const Args& args) {
+  const TensorView& view = args.bias;
+  BiasView bias{};
+  if (std::count(view.shape.begin(), view.shape.end(), 0) > 0) {
+    bias.data = args.q.data;  // read from, for nothing: there are no keys
+    return bias;
+  }
+  bias.data = view.data;
+  bias.stride_batch = stride_or_zero(view, 0);
+  bias.stride_head = stride_or_zero(view, 1);
+  bias.stride_row = stride_or_zero(view, 2);
+  bias.stride_key = stride_or_zero(view, 3);
+  const int64_t strides = bias.stride_batch | bias.stride_head | bias.stride_row;
+  const auto pair_bytes = static_cast<uintptr_t>(2 * size_bytes(view.dtype));
+  bias.reads_pairs = bias.stride_key == 1 && strides % 2 == 0 &&
+                     reinterpret_cast<uintptr_t>(view.data) % pair_bytes == 0;
+  return bias;
+}
+
 int64_t heads_within(int64_t bytes, int64_t bytes_per_head, int64_t most) {
   int64_t heads = 1;
   while (heads < most && 2 * heads * bytes_per_head <= bytes) heads *= 2;

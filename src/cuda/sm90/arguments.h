@@ -33,6 +33,7 @@ inline int bounded(const std::optional<int64_t>& side) {
 }
 
 MaskForm mask_form(const Mask& mask);
+Bias bias_form(const Problem& problem);
 
 // The fields that MaskBounds reads.
 template <class Params>
@@ -41,6 +42,26 @@ void add_mask(const Mask& mask, Params& params) {
   params.window_right = mask.is_causal ? 0 : bounded(mask.window_right);
   params.chunk = mask.chunk_size > 0 ? bounded(mask.chunk_size) : kNoBound;
   params.is_top_left = mask.alignment == Alignment::top_left;
+}
+
+// A bias, of which without keys nothing is read.
+BiasView bias_view(const Args& args);
+
+// What logits are made of besides scores, in the fields of those names.
+template <class Params>
+void add_terms(const Problem& problem, const Args& args, Params& params) {
+  params.softcap = problem.softcap;
+  if (problem.has_sink) {
+    params.sink = static_cast<const float*>(args.sink.data);
+    params.stride_sink = stride_or_zero(args.sink, 0);
+  }
+  if (problem.has_alibi) {
+    const bool has_batch = args.alibi.rank == 2;
+    params.alibi = static_cast<const float*>(args.alibi.data);
+    params.stride_alibi_batch = has_batch ? stride_or_zero(args.alibi, 0) : 0;
+    params.stride_alibi_head = stride_or_zero(args.alibi, has_batch ? 1 : 0);
+  }
+  if (problem.has_bias) params.bias = bias_view(args);
 }
 
 // Largest power of two of heads whose bytes fit, and at least one.

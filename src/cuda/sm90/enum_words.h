@@ -20,6 +20,10 @@ template <>
 struct EnumWords<MaskForm> {
   static constexpr std::string_view kWords[] = {"full", "upper", "interval"};
 };
+template <>
+struct EnumWords<Bias> {
+  static constexpr std::string_view kWords[] = {"none", "fp32", "bf16", "fp16"};
+};
 
 template <class E>
 requires requires { EnumWords<E>::kWords; }

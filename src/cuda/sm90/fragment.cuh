@@ -18,6 +18,17 @@ inline constexpr ptx::MmaType kMmaType =
 constexpr bool is_lower_row(int i) { return (i >> 1) & 1; }
 constexpr int column_of(int i) { return 8 * (i / 4) + (i & 1); }
 
+// Largest absolute value; NaN: either way.
+template <int kCount>
+SIRDAR_DEVICE float largest_of(const float (&scores)[kCount]) {
+  float largest[4] = {0, 0, 0, 0};  // apart, since each waits for the one before
+  SIRDAR_UNROLL
+  for (int i = 0; i < kCount; ++i) {
+    largest[i % 4] = ptx::max_of(largest[i % 4], ptx::absolute(scores[i]));
+  }
+  return ptx::max_of(ptx::max_of(largest[0], largest[1]), ptx::max_of(largest[2], largest[3]));
+}
+
 template <Element kElement>
 SIRDAR_DEVICE uint32_t pack(float low, float high) {
   if constexpr (kElement == Element::bf16) return ptx::pack_bf16x2(low, high);

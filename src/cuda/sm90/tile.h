@@ -11,6 +11,9 @@ enum class Element : int { bf16, fp16 };
 //   interval  both ends move: windows and chunks
 enum class MaskForm : int { full, upper, interval };
 
+// What a bias is stored as.
+enum class Bias : int { none, fp32, bf16, fp16 };
+
 constexpr int round_up(int value, int multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }

@@ -15,6 +15,13 @@ struct RowView {
   long long stride_batch, stride_row, stride_head;
 };
 
+// A bias as the kernel reads it. Strides in elements, 0 along the axes that it has not.
+struct BiasView {
+  const void* data;
+  long long stride_batch, stride_head, stride_row, stride_key;
+  int reads_pairs;  // two neighbouring keys may be read at once
+};
+
 inline constexpr int kNoBound = 1 << 30;  // of a window side, a chunk: further than any position
 
 }  // namespace sirdar::sm90

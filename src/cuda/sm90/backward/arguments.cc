@@ -6,7 +6,11 @@
 #include <limits>
 #include <tuple>
 
+#include "cuda/modified_params.h"
 #include "cuda/sm90/arguments.h"
+#include "cuda/sm90/backward/choose.h"
+#include "cuda/sm90/backward/walk.h"
+#include "cuda/sm90/forward/modified.h"
 
 namespace sirdar::sm90 {
 namespace {
@@ -127,7 +131,7 @@ void add_work(const Problem& problem, const BackwardConfig& config, int num_sms,
   params.num_blocks_n = static_cast<int>(divide_up(problem.seqlen_k, cluster_keys(config)));
   const int heads = static_cast<int>(problem.batch * problem.num_heads_kv);
   params.num_items = params.num_blocks_n * heads;
-  if (config.is_deterministic && config.mask == MaskForm::full) {
+  if (config.is_deterministic && !is_masked(config)) {
     const Rings rings = rings_of(problem, config, std::max(1, num_sms / config.cluster_size));
     params.ring_blocks = rings.num_blocks;
     params.num_rings = rings.num_rings;
@@ -140,16 +144,31 @@ void add_work(const Problem& problem, const BackwardConfig& config, int num_sms,
   params.num_sections = heads / params.section_heads;
 }
 
-void add_scale(const Problem& problem, BackwardParams& params) {
+void add_scale(const Problem& problem, const BackwardConfig& config, BackwardParams& params) {
   const double scale = problem.scale();
   params.scale = static_cast<float>(scale);
   params.scale_log2 = static_cast<float>(scale * kLog2eDouble);
-  params.inverse_scale = static_cast<float>(1 / scale);
+  // What a score, or the exponent of a weight, begins with is -lse times this.
+  params.inverse_scale = static_cast<float>(has_slopes(config) ? kLog2eDouble : 1 / scale);
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  params.hidden = scale > 0 ? -kInfinity : kInfinity;
+  params.hidden = has_slopes(config) || scale > 0 ? -kInfinity : kInfinity;
+}
+
+void add_logits(const Problem& problem, const Args& args, BackwardParams& params) {
+  add_terms(problem, args, params);
+  if (problem.softcap > 0) {
+    const double cap = double{problem.softcap};
+    params.softcap_factor = static_cast<float>(problem.scale() / cap);
+    params.softcap_slope = static_cast<float>(-1 / (cap * cap));
+  }
+  if (problem.needs_dsink) {
+    params.dsink = static_cast<float*>(args.dsink.data);
+    params.stride_dsink = stride_or_zero(args.dsink, 0);
+  }
 }
 
 Result<BackwardParams> make_params(const Problem& problem, const BackwardConfig& config,
+                                   const expression::DeviceModification& modification,
                                    const Args& args, int num_sms) {
   BackwardParams params{};
   if (Status status = check_reach(problem, config, args); !status.ok()) return status;
@@ -157,19 +176,22 @@ Result<BackwardParams> make_params(const Problem& problem, const BackwardConfig&
   add_rows(problem, args, params);
   add_mask(problem.mask, params);
   add_work(problem, config, num_sms, params);
-  add_scale(problem, params);
-  const BackwardWorkspace workspace = workspace_of(problem, config);
+  add_scale(problem, config, params);
+  add_logits(problem, args, params);
+  const BackwardWorkspace workspace = workspace_of(problem, config, modification);
   auto* const bytes = static_cast<std::byte*>(args.workspace);
   params.start_lse = reinterpret_cast<float*>(bytes + workspace.start_lse);
   params.start_delta = reinterpret_cast<float*>(bytes + workspace.start_delta);
   params.dq_sum = reinterpret_cast<float*>(bytes + workspace.dq_sum);
   if (config.is_deterministic) params.turns = reinterpret_cast<int*>(bytes + workspace.turns);
+  params.walk = walk_view(problem, config, modification, bytes + workspace.walk);
   return params;
 }
 
 }  // namespace
 
-BackwardWorkspace workspace_of(const Problem& problem, const BackwardConfig& config) {
+BackwardWorkspace workspace_of(const Problem& problem, const BackwardConfig& config,
+                               const expression::DeviceModification& modification) {
   const auto tiles = static_cast<size_t>(problem.num_heads_q * total_tiles(problem, config));
   const size_t rows = tiles * static_cast<size_t>(config.block_m);
   const auto aligned = [](size_t bytes) { return (bytes + 255) / 256 * 256; };
@@ -179,7 +201,8 @@ BackwardWorkspace workspace_of(const Problem& problem, const BackwardConfig& con
   const size_t sums = tiles * static_cast<size_t>(config.num_sums);
   workspace.turns = workspace.dq_sum + sums * static_cast<size_t>(tile_units(config)) * kUnitBytes;
   const size_t turns = config.is_deterministic ? sums * static_cast<size_t>(tile_parts(config)) : 0;
-  workspace.end = workspace.turns + aligned(turns * sizeof(int));
+  workspace.walk = workspace.turns + aligned(turns * sizeof(int));
+  workspace.end = workspace.walk + aligned(walk_bytes(problem, config, modification));
   return workspace;
 }
 
@@ -196,14 +219,27 @@ Status check_reach(const Problem& problem, const BackwardConfig& config, const A
   return {};
 }
 
+std::vector<BackwardPass> passes_of(const Problem& problem) {
+  std::vector<BackwardPass> passes = {BackwardPass::prepare, BackwardPass::backward,
+                                      BackwardPass::convert};
+  if (problem.needs_dsink) passes.push_back(BackwardPass::sink_gradient);
+  if (choose_backward_config(problem).has_mask_mod) {
+    passes.push_back(BackwardPass::cover);
+    passes.push_back(BackwardPass::cover_walks);
+  }
+  return passes;
+}
+
 Result<std::vector<cuda::Step>> make_steps(const Problem& problem, const BackwardConfig& config,
+                                           const expression::DeviceModification& modification,
                                            const Args& args, int num_sms) {
-  const Result<BackwardParams> made = make_params(problem, config, args, num_sms);
+  const Result<BackwardParams> made = make_params(problem, config, modification, args, num_sms);
   if (!made.ok()) return made.status();
   const BackwardParams& params = made.value();
+  const std::vector<BackwardPass> passes = passes_of(problem);
   const auto step_of = [&](BackwardPass pass, int64_t blocks) {
     cuda::Step step;
-    step.kernel = static_cast<size_t>(pass);
+    step.kernel = static_cast<size_t>(std::ranges::find(passes, pass) - passes.begin());
     step.grid.x = static_cast<unsigned>(blocks);
     step.params.resize(sizeof params);
     std::memcpy(step.params.data(), &params, sizeof params);
@@ -213,11 +249,15 @@ Result<std::vector<cuda::Step>> make_steps(const Problem& problem, const Backwar
   const int64_t head_blocks = divide_up(params.num_heads, kPrepareHeads);
   const cuda::Step prepare =
       step_of(BackwardPass::prepare, params.batch * row_blocks * head_blocks);
+  const Result<std::vector<std::byte>> modified =
+      cuda::modified_params(params, modification, problem, args);
+  if (!modified.ok()) return modified.status();
   // Blocks that wait for each other in a ring must all run at one time, and then walk the items.
   const int64_t at_once =
       params.ring_blocks > 0 ? params.section_heads * params.ring_blocks : params.num_items;
   cuda::Step backward = step_of(BackwardPass::backward, at_once * config.cluster_size);
   backward.cluster.x = static_cast<unsigned>(config.cluster_size);
+  backward.params = modified.value();
   if (params.ring_blocks > 0) {
     backward.is_cooperative = true;
   } else {
@@ -226,7 +266,20 @@ Result<std::vector<cuda::Step>> make_steps(const Problem& problem, const Backwar
   cuda::Step convert =
       step_of(BackwardPass::convert, int64_t{params.batch} * params.num_heads * params.num_tiles);
   convert.is_programmatic = true;
-  return std::vector<cuda::Step>{prepare, backward, convert};
+  std::vector<cuda::Step> steps;
+  if (config.has_mask_mod) {
+    const WalkView& walk = params.walk;
+    const Result<std::vector<std::byte>> looked = cuda::modified_params(
+        tile_cover_params(problem, config, args, walk), modification, problem, args);
+    if (!looked.ok()) return looked.status();
+    const int64_t warps = int64_t{walk.cover.num_batches} * walk.cover.num_heads * walk.num_words;
+    steps.push_back(step_of(BackwardPass::cover, num_cover_blocks(walk.cover, params.num_tiles)));
+    steps.back().params = looked.value();
+    steps.push_back(step_of(BackwardPass::cover_walks, divide_up(warps, kWalkThreads / 32)));
+  }
+  steps.insert(steps.end(), {prepare, backward, convert});
+  if (problem.needs_dsink) steps.push_back(step_of(BackwardPass::sink_gradient, params.num_heads));
+  return steps;
 }
 
 }  // namespace sirdar::sm90

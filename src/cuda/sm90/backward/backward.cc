@@ -9,10 +9,13 @@
 #include "core/last_args.h"
 #include "core/log.h"
 #include "cuda/context.h"
+#include "cuda/modified_params.h"
 #include "cuda/rows/backward/backward.h"
+#include "cuda/rows/backward/params.h"
 #include "cuda/sm90/arguments.h"
 #include "cuda/sm90/backward/arguments.h"
 #include "cuda/sm90/backward/choose.h"
+#include "cuda/sm90/backward/walk.h"
 #include "cuda/sm90/enum_words.h"
 #include "jit/source.h"
 #include "plan/config_fields.h"
@@ -39,6 +42,14 @@ Status supports(const Problem& problem, const Device& device) {
   if (std::max(tiles, blocks) * problem.batch > kMaxBlocks) {
     return unsupported(fmt::format("takes up to {} blocks of 32 query rows", kMaxBlocks));
   }
+  const expression::DeviceModification modification = expression::modification_of(problem);
+  if (std::max(cuda::param_bytes<BackwardParams>(modification),
+               cuda::param_bytes<ForwardParams>(modification)) > cuda::kMaxParamBytes) {
+    return unsupported(
+        fmt::format("takes tensors and scalars of expressions that fit the {} bytes of a kernel's "
+                    "parameters, about 50 tensors",
+                    cuda::kMaxParamBytes));
+  }
   if (std::abs(problem.scale()) < kLeastScale) {
     return unsupported(fmt::format("takes a softmax_scale of at least {:g}, not {:g}", kLeastScale,
                                    problem.scale()));
@@ -50,12 +61,18 @@ Result<Config> configure(const Problem& problem, const Device&, const PlanOption
   const BackwardConfig chosen = choose_backward_config(problem);
   BackwardConfig config = chosen;
   if (Status status = override_fields(config, options.knobs); !status.ok()) return status;
-  const bool is_same_problem =
-      config.element == chosen.element && config.head_dim == chosen.head_dim &&
-      config.head_dim_v == chosen.head_dim_v && config.mask == chosen.mask &&
-      config.is_deterministic == chosen.is_deterministic &&
-      config.has_lengths == chosen.has_lengths;
-  if (!is_same_problem || !is_valid(config)) {
+  BackwardConfig same = chosen;
+  same.block_m = config.block_m;
+  same.num_stages_q = config.num_stages_q;
+  same.num_stages_dout = config.num_stages_dout;
+  same.num_ds = config.num_ds;
+  same.num_slots = config.num_slots;
+  same.num_sums = config.num_sums;
+  same.hop_steps = config.hop_steps;
+  same.splits_turns = config.splits_turns;
+  same.cluster_size = config.cluster_size;
+  same.packs_products = config.packs_products;
+  if (config != same || !is_valid(config)) {
     return Status(StatusCode::invalid_argument,
                   fmt::format("knobs: '{}' is not a kernel for this problem: tiles must fit {} "
                               "bytes of shared memory (these take {}), and only block_m, stages, "
@@ -72,8 +89,16 @@ Result<Config> configure(const Problem& problem, const Device&, const PlanOption
 std::string print(const Config& config) { return print_fields(config.as<BackwardConfig>()); }
 
 size_t workspace_bytes(const Problem& problem, const Config& config) {
-  const size_t own = workspace_of(problem, config.as<BackwardConfig>()).end;
+  const size_t own =
+      workspace_of(problem, config.as<BackwardConfig>(), expression::modification_of(problem)).end;
   return std::max(own, rows::backward_workspace_bytes(problem));
+}
+
+// Bytes of a thread's registers that the assembler is known to store: a few numbers a tile, plain
+// wide kernels once an item.
+int spill_bytes_known(const BackwardConfig& config) {
+  if (is_modified(config)) return config.has_score_mod || config.has_mask_mod ? 512 : 128;
+  return config.cluster_size > 1 ? 32 : is_wide(config) ? 24 : 0;
 }
 
 KernelSource source_of(const BackwardConfig& config) {
@@ -87,8 +112,7 @@ KernelSource source_of(const BackwardConfig& config) {
   source.entry = entry_name(config);
   source.threads = kBackwardThreads;
   source.shared_bytes = shared_bytes(config);
-  // Once an item.
-  source.spill_bytes_known = config.cluster_size > 1 ? 32 : is_wide(config) ? 24 : 0;
+  source.spill_bytes_known = spill_bytes_known(config);
   return source;
 }
 
@@ -103,29 +127,68 @@ KernelSource companion_of(const KernelSource& backward, std::string type, std::s
   return source;
 }
 
-// As BackwardPass lists them.
-std::vector<KernelSource> kernel_sources(const BackwardConfig& config) {
-  const KernelSource backward = source_of(config);
-  KernelSource prepare = companion_of(backward, "PrepareConfig", "prepare");
-  prepare.threads = kPrepareThreads;
-  prepare.min_blocks = 4;
-  prepare.shared_bytes = shared_bytes(PrepareConfig{config});
-  KernelSource convert = companion_of(backward, "ConvertConfig", "convert");
-  convert.threads = kConvertThreads;
-  convert.min_blocks = config.num_sums == 1 ? 8 : 5;  // more values of a thread
-  convert.shared_bytes = shared_bytes(ConvertConfig{config});
-  return {prepare, backward, convert};
+void add_modification(const expression::DeviceModification& modification, KernelSource& source) {
+  source.definitions = modification.definition;
+  source.function = "modified_backward";
+  source.params_type = "ModifiedBackwardParams<Modification>";
+  source.entry += "_modified";
 }
 
-Result<std::vector<KernelSource>> kernels(const Problem&, const Config& config) {
-  return kernel_sources(config.as<BackwardConfig>());
+KernelSource source_of(const Problem& problem, const BackwardConfig& config, BackwardPass pass,
+                       const expression::DeviceModification& modification) {
+  KernelSource source = source_of(config);
+  switch (pass) {
+    case BackwardPass::prepare:
+      source = companion_of(source, "PrepareConfig", "prepare");
+      source.threads = kPrepareThreads;
+      source.min_blocks = 4;
+      source.shared_bytes = shared_bytes(PrepareConfig{config});
+      break;
+    case BackwardPass::backward:
+      if (!modification.is_empty()) add_modification(modification, source);
+      break;
+    case BackwardPass::convert:
+      source = companion_of(source, "ConvertConfig", "convert");
+      source.threads = kConvertThreads;
+      source.min_blocks = config.num_sums == 1 ? 8 : 5;  // more values of a thread
+      source.shared_bytes = shared_bytes(ConvertConfig{config});
+      break;
+    case BackwardPass::sink_gradient:
+      source = companion_of(source, "SinkConfig", "sink_gradient");
+      source.threads = kSinkThreads;
+      source.shared_bytes = shared_bytes(SinkConfig{config});
+      break;
+    case BackwardPass::cover:
+      source = tile_cover_source(problem, config, modification);
+      break;
+    case BackwardPass::cover_walks:
+      source = companion_of(source, "WalkConfig", "cover_walks");
+      source.threads = kWalkThreads;
+      source.shared_bytes = 0;
+      break;
+  }
+  return source;
+}
+
+std::vector<KernelSource> kernel_sources(const Problem& problem, const BackwardConfig& config,
+                                         const expression::DeviceModification& modification) {
+  std::vector<KernelSource> sources;
+  for (const BackwardPass pass : passes_of(problem))
+    sources.push_back(source_of(problem, config, pass, modification));
+  return sources;
+}
+
+Result<std::vector<KernelSource>> kernels(const Problem& problem, const Config& config) {
+  return kernel_sources(problem, config.as<BackwardConfig>(), expression::modification_of(problem));
 }
 
 using Steps = std::vector<cuda::Step>;
 
 struct Prepared {
-  explicit Prepared(const Problem& problem) : rows(problem) {}
+  explicit Prepared(const Problem& problem)
+      : modification(expression::modification_of(problem)), rows(problem) {}
 
+  expression::DeviceModification modification;
   cuda::PlanKernels kernels;
   LastArgs<std::shared_ptr<const Steps>> last;  // with their tensor maps
   rows::BackwardLauncher rows;                  // for tensors that TMA cannot reach
@@ -140,10 +203,16 @@ Prepared& own_of(const Plan::State& state) {
 }
 
 Status warm_up(const Plan::State& state) {
-  return own_of(state).kernels.load(
-      [&] { return kernel_sources(state.config.as<BackwardConfig>()); }, state.device,
-      state.problem);
+  Prepared& own = own_of(state);
+  return own.kernels.load(
+      [&] {
+        return kernel_sources(state.problem, state.config.as<BackwardConfig>(), own.modification);
+      },
+      state.device, state.problem);
 }
+
+// Expressions whose tensors fit these parameters fit those.
+static_assert(sizeof(rows::BackwardParams) <= sizeof(BackwardParams));
 
 // What has other strides than TMA's is computed all the same, by kernels that take any.
 Status run_rows(const Plan::State& state, const Args& args, Stream stream, const Status& reason) {
@@ -167,7 +236,8 @@ Status run(const Plan::State& state, const Args& args, Stream stream) {
       cuda::ContextScope::of_stream(*driver.value(), state.device.index, stream);
   if (!scope.ok()) return scope.status();
   if (steps == nullptr) {
-    const Result<Steps> made = make_steps(state.problem, config, args, state.device.num_sms);
+    const Result<Steps> made =
+        make_steps(state.problem, config, own_of(state).modification, args, state.device.num_sms);
     if (!made.ok()) return made.status();
     steps = std::make_shared<const Steps>(made.value());
     own_of(state).last.keep(args, steps);
@@ -183,7 +253,9 @@ const Implementation kBackward = {
     .understands = feature::backward | feature::gqa | feature::head_dim_v | feature::ragged_q |
                    feature::ragged_kv | feature::seqused_q | feature::seqused_k | feature::causal |
                    feature::window | feature::chunk | feature::dlse | feature::top_left |
-                   feature::dtype_bf16,
+                   feature::softcap | feature::alibi | feature::sink | feature::dsink |
+                   feature::document | feature::mask_tensor | feature::mask_mod |
+                   feature::score_mod | feature::bias | feature::dtype_bf16,
     .note =
         "tensors whose addresses or strides are no multiples of 16 bytes, or whose strides are "
         "negative, are computed by cuda.rows.backward, which is slower",

@@ -4,17 +4,20 @@
 #pragma once
 
 #include "cuda/sm90/backward/convert.cuh"
+#include "cuda/sm90/backward/cover_walks.cuh"
 #include "cuda/sm90/backward/helpers.cuh"
 #include "cuda/sm90/backward/key_gradient.cuh"
 #include "cuda/sm90/backward/prepare.cuh"
 #include "cuda/sm90/backward/query_gradient.cuh"
+#include "cuda/sm90/backward/sink.cuh"
 #include "cuda/sm90/backward/wide_gradient.cuh"
 
 namespace sirdar::sm90 {
 
-template <BackwardConfig config>
-SIRDAR_DEVICE void backward(const BackwardParams& params) {
-  static_assert(is_valid(config));
+template <BackwardConfig config, class Modification = language::NoModification>
+SIRDAR_DEVICE void backward(const BackwardParams& params, const Modification& modification = {}) {
+  static_assert(is_valid(config) && config.has_score_mod == Modification::kScores &&
+                config.has_mask_mod == Modification::kMasks);
   // Swizzled tiles want 1024-byte alignment; shared_bytes() pays for it.
   const BackwardShared<config> shared{(ptx::dynamic_shared() + 1023) & ~1023u};
   const int thread = ptx::thread_idx_x();
@@ -42,11 +45,12 @@ SIRDAR_DEVICE void backward(const BackwardParams& params) {
   } else {
     ptx::setmaxnreg_inc<kKeyRegisters>();
     if constexpr (!is_wide(config)) {
-      KeyGradient<config>(params, shared, warpgroup - 2, thread % 128).run();
+      KeyGradient<config, Modification>(params, modification, shared, warpgroup - 2, thread % 128)
+          .run();
     } else if (warpgroup == 2) {
-      ValueGradient<config>(params, shared, thread % 128).run();
+      ValueGradient<config, Modification>(params, modification, shared, thread % 128).run();
     } else {
-      WideKeyGradient<config>(params, shared, thread % 128).run();
+      WideKeyGradient<config, Modification>(params, modification, shared, thread % 128).run();
     }
   }
   // Nobody leaves while the other block may still write here.
@@ -54,6 +58,11 @@ SIRDAR_DEVICE void backward(const BackwardParams& params) {
     ptx::syncwarp();
     ptx::cluster_sync();
   }
+}
+
+template <BackwardConfig config, class Modification>
+SIRDAR_DEVICE void modified_backward(const ModifiedBackwardParams<Modification>& params) {
+  backward<config>(params.backward, params.modification);
 }
 
 }  // namespace sirdar::sm90

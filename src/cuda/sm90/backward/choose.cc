@@ -40,7 +40,7 @@ bool shape_cluster(BackwardConfig& config, int64_t seqlen_k) {
 void shape_wide(BackwardConfig& config) {
   for (const auto& [stages_q, stages_dout, num_ds, slots] :
        {std::array{3, 3, 2, 2}, {2, 2, 2, 2}, {2, 2, 1, 2}, {2, 1, 2, 2}, {2, 2, 1, 1}}) {
-    const bool is_measured = stages_q == stages_dout || config.mask == MaskForm::full;
+    const bool is_measured = stages_q == stages_dout || !is_masked(config);
     if (is_measured && set_rings(config, stages_q, stages_dout, num_ds, slots)) return;
   }
 }
@@ -55,16 +55,22 @@ BackwardConfig choose_backward_config(const Problem& problem) {
   config.is_deterministic = problem.deterministic;
   config.has_lengths = problem.layout_q == Layout::ragged || problem.layout_kv == Layout::ragged ||
                        problem.has_seqused_q || problem.has_seqused_k;
+  config.has_softcap = problem.softcap > 0;
+  config.has_alibi = problem.has_alibi;
+  config.bias = bias_form(problem);
+  config.has_score_mod = !problem.score_mod.empty();
+  config.has_mask_mod =
+      problem.has_document || problem.has_mask_tensor || !problem.mask_mod.empty();
   if (std::max(config.head_dim, config.head_dim_v) <= 64) {
     config.block_m = 128;
     config.num_stages_dout = 2;
     config.hop_steps = 4;
-    if (config.is_deterministic && config.mask != MaskForm::full) set_rings(config, 2, 2, 1, 4);
+    if (config.is_deterministic && is_masked(config)) set_rings(config, 2, 2, 1, 4);
   } else if (is_wide(config)) {
     if (shape_cluster(config, problem.seqlen_k)) return config;
     // Under a mask neighbouring key blocks follow each other a step apart, and a tile has four
     // units.
-    config.splits_turns = config.mask != MaskForm::full;
+    config.splits_turns = is_masked(config);
     shape_wide(config);
   } else if (config.is_deterministic) {
     set_rings(config, 2, 2, 2, 4);
@@ -79,6 +85,9 @@ std::string entry_name(const BackwardConfig& config) {
   if (config.mask == MaskForm::upper) name += "_causal";
   if (config.mask == MaskForm::interval) name += "_interval";
   if (config.has_lengths) name += "_lengths";
+  if (config.has_softcap) name += "_softcap";
+  if (config.has_alibi) name += "_alibi";
+  if (config.bias != Bias::none) name += "_bias";
   if (!config.is_deterministic) name += "_free";
   return name;
 }

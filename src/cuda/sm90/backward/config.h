@@ -25,6 +25,11 @@ struct BackwardConfig {
   bool is_deterministic = true;  // dQ is added up in one order, whatever runs when
   bool has_lengths = false;      // lengths differ by sequence: cu_seqlens, seqused
   bool packs_products = false;   // dS = P (dP - delta) in 16 bits instead of fp32
+  bool has_softcap = false;      // what logits are made of besides scores
+  bool has_alibi = false;
+  Bias bias = Bias::none;
+  bool has_score_mod = false;  // what the caller's expression makes of them
+  bool has_mask_mod = false;   // pairs are hidden by an expression, ids or a tensor
 
   bool operator==(const BackwardConfig&) const = default;
 };
@@ -49,6 +54,11 @@ constexpr void fields(C& c, Visit visit) {
   visit("is_deterministic", c.is_deterministic);
   visit("has_lengths", c.has_lengths);
   visit("packs_products", c.packs_products);
+  visit("has_softcap", c.has_softcap);
+  visit("has_alibi", c.has_alibi);
+  visit("bias", c.bias);
+  visit("has_score_mod", c.has_score_mod);
+  visit("has_mask_mod", c.has_mask_mod);
 }
 
 // Wider than 128 columns a warpgroup has registers for 64 rows of one gradient, not of two: then
@@ -57,6 +67,18 @@ constexpr bool is_wide(const BackwardConfig& c) { return c.head_dim > 128 || c.h
 constexpr int block_keys(const BackwardConfig& c) { return is_wide(c) ? 64 : 128; }  // of a block
 // Of the blocks that add to dQ together. A "key block" is so many keys.
 constexpr int cluster_keys(const BackwardConfig& c) { return block_keys(c) * c.cluster_size; }
+
+// Logits are no sum of a multiple of the score and a number: dS wants their slope. Then a score's
+// accumulator begins with 0, and its weight is 2^(logit log2(e) + start).
+constexpr bool has_slopes(const BackwardConfig& c) { return c.has_softcap || c.has_score_mod; }
+constexpr bool is_modified(const BackwardConfig& c) {
+  return has_slopes(c) || c.has_alibi || c.bias != Bias::none || c.has_mask_mod;
+}
+
+// Key blocks do not all walk all query tiles.
+constexpr bool is_masked(const BackwardConfig& c) {
+  return c.mask != MaskForm::full || c.has_mask_mod;
+}
 
 inline constexpr int kBackwardThreads = 512;    // loads and stores, dQ, two of dK and dV
 inline constexpr int kUnitBytes = 64 * 64 * 4;  // dQ travels in units of 64 rows and columns
@@ -145,8 +167,8 @@ constexpr bool is_valid(const BackwardConfig& c) {
   const bool fits_registers = c.block_m == 64 || (c.head_dim <= 64 && c.head_dim_v <= 64);
   const bool has_sums =
       c.num_sums == 1 || (c.is_deterministic && (c.num_sums == 2 || c.num_sums == 4));
-  const bool has_cluster =
-      c.cluster_size == 1 || (c.cluster_size == 2 && is_wide(c) && columns(c.head_dim) == 256);
+  const bool has_cluster = c.cluster_size == 1 || (c.cluster_size == 2 && is_wide(c) &&
+                                                   columns(c.head_dim) == 256 && !c.has_mask_mod);
   return has_shape && fits_registers && has_sums && has_cluster && c.hop_steps >= 1 &&
          c.num_stages_q >= 1 && c.num_stages_dout >= 1 && c.num_ds >= 1 && c.num_slots >= 1 &&
          c.num_slots <= num_unit_barriers(c) && shared_bytes(c) <= 232448;
@@ -159,11 +181,20 @@ struct PrepareConfig {
 struct ConvertConfig {
   BackwardConfig backward;
 };
-inline constexpr int kPrepareThreads = 256, kConvertThreads = 128;
+struct SinkConfig {
+  BackwardConfig backward;
+};
+struct WalkConfig {
+  BackwardConfig backward;
+};
+inline constexpr int kPrepareThreads = 256, kConvertThreads = 128, kSinkThreads = 1024,
+                     kWalkThreads = 128;
 inline constexpr int kPrepareTokens = 32, kPrepareHeads = 16;  // of one thread block
 constexpr int shared_bytes(const PrepareConfig&) {
   return 4 * kPrepareHeads * (kPrepareTokens + 1);
 }
 constexpr int shared_bytes(const ConvertConfig&) { return 0; }
+constexpr int shared_bytes(const WalkConfig&) { return 0; }
+constexpr int shared_bytes(const SinkConfig&) { return 4 * kSinkThreads / 32; }
 
 }  // namespace sirdar::sm90

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "cuda/sm90/backward/config.h"
-#include "cuda/sm90/backward/work.cuh"
+#include "cuda/sm90/backward/walk.cuh"
 #include "cuda/sm90/fragment.cuh"
 
 namespace sirdar::sm90 {
@@ -37,6 +37,9 @@ SIRDAR_DEVICE void convert(const BackwardParams& params) {
   SIRDAR_UNROLL
   for (int sum = 0; sum < kSums; ++sum) {
     is_there[sum] = has_adders<kBackward>(params, sequence, tile, sum);
+    if constexpr (kBackward.has_mask_mod) {
+      is_there[sum] = is_there[sum] && is_added_to<kBackward>(params, batch, head, tile, sum);
+    }
   }
   const RowView& view = params.dq_rows;
   const bool is_ragged = params.cu_seqlens_q.data != nullptr;

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cuda/sm90/backward/shared.cuh"
-#include "cuda/sm90/backward/work.cuh"
+#include "cuda/sm90/backward/walk.cuh"
 
 namespace sirdar::sm90 {
 
@@ -100,8 +100,9 @@ struct Loader {
             0,
             once};
   }
-  SIRDAR_DEVICE Source queries(const TensorMap& map, const KeyBlock& block, const TileWalk& walk,
-                               const float* numbers, uint32_t numbers_dst) const {
+  SIRDAR_DEVICE Source queries(const TensorMap& map, const KeyBlock& block,
+                               const Walk<config>& walk, const float* numbers,
+                               uint32_t numbers_dst) const {
     const int row = walk.tile * config.block_m;
     return {map,
             block.sequence.q.begin + row,
@@ -113,14 +114,14 @@ struct Loader {
             keep};
   }
 
-  SIRDAR_DEVICE void load_q(const KeyBlock& block, const TileWalk& walk) {
+  SIRDAR_DEVICE void load_q(const KeyBlock& block, const Walk<config>& walk) {
     wait(s.q_empty(q_ring.stage), q_ring.parity ^ 1);
     load<config.head_dim, config.block_m>(
         s.q(q_ring.stage), s.q_full(q_ring.stage),
         queries(params.q, block, walk, params.start_lse, s.lse(q_ring.stage)));
     q_ring.advance();
   }
-  SIRDAR_DEVICE void load_dout(const KeyBlock& block, const TileWalk& walk) {
+  SIRDAR_DEVICE void load_dout(const KeyBlock& block, const Walk<config>& walk) {
     wait(s.dout_empty(dout_ring.stage), dout_ring.parity ^ 1);
     load<config.head_dim_v, config.block_m>(
         s.dout(dout_ring.stage), s.dout_full(dout_ring.stage),
@@ -151,7 +152,7 @@ struct Loader {
       wait(s.kv_empty(), parity);
       parity ^= 1;
       load_k(block);
-      TileWalk walk(block, params.group_size);
+      Walk<config> walk(block, params);
       if (walk.is_done()) {
         load_v(block);
         continue;
@@ -180,19 +181,19 @@ struct Reducer {
   int round = 0;   // the same, modulo their number
   int parity = 0;  // of the barriers
 
-  SIRDAR_DEVICE float* units_of(const KeyBlock& block, const TileWalk& walk) const {
+  SIRDAR_DEVICE float* units_of(const KeyBlock& block, const Walk<config>& walk) const {
     return params.dq_sum + tile_index(params, block, walk) * kTileFloats +
            rank_of<config>() * (kUnits * kUnitFloats);
   }
 
   // Whoever is next hears of it when the sums are in memory. The turn is looked for first: it has
   // mostly come by the time that the unit has.
-  SIRDAR_DEVICE void add_in_turn(const KeyBlock& block, const TileWalk& walk, int part) {
+  SIRDAR_DEVICE void add_in_turn(const KeyBlock& block, const Walk<config>& walk, int part) {
     const long long sum = tile_index(params, block, walk) * kSums + block.index % kSums;
     const int rank = rank_of<config>();
     int* const turns = params.turns + sum * tile_parts(config) + rank * kParts + part;
     float* const units = params.dq_sum + sum * kTileFloats + rank * (kUnits * kUnitFloats);
-    const int turn = turn_of<config>(params, block, walk.tile);
+    const int turn = turn_of<config>(params, block, walk);
     ptx::wait_until_equal(turns, turn);
     ptx::fence_proxy_async_global();
     const int end = first_unit(config, part + 1);
@@ -225,7 +226,7 @@ struct Reducer {
   SIRDAR_DEVICE void run_in_turn() {
     for (int item = first_item<config>(); item < params.num_items; item += item_stride<config>()) {
       const KeyBlock block = block_of<config>(params, item);
-      for (TileWalk walk(block, params.group_size); !walk.is_done(); walk.advance()) {
+      for (Walk<config> walk(block, params); !walk.is_done(); walk.advance()) {
         SIRDAR_UNROLL
         for (int part = 0; part < kParts; ++part) {
           if ((round * kParts + part) % kReducers == index) add_in_turn(block, walk, part);
@@ -245,7 +246,7 @@ struct Reducer {
     int pending = -1;
     for (int item = first_item<config>(); item < params.num_items; item += item_stride<config>()) {
       const KeyBlock block = block_of<config>(params, item);
-      for (TileWalk walk(block, params.group_size); !walk.is_done(); walk.advance()) {
+      for (Walk<config> walk(block, params); !walk.is_done(); walk.advance()) {
         float* const units = units_of(block, walk);
         SIRDAR_NO_UNROLL
         for (int u = 0; u < kUnits; ++u) {
@@ -291,7 +292,7 @@ struct Sender {
     const int peer = 1 - rank_of<config>();
     for (int item = first_item<config>(); item < params.num_items; item += item_stride<config>()) {
       const KeyBlock block = block_of<config>(params, item);
-      for (TileWalk walk(block, params.group_size); !walk.is_done(); walk.advance()) {
+      for (Walk<config> walk(block, params); !walk.is_done(); walk.advance()) {
         const int at = ring.stage;
         ptx::mbarrier_wait(s.ds_full(at), ring.parity);
         ptx::mbarrier_arrive_expect_tx(s.peer_ds_full(at), ds_bytes(config));

@@ -7,9 +7,9 @@
 
 namespace sirdar::sm90 {
 
-template <BackwardConfig config>
-struct KeyGradient : KeyRows<config> {
-  using Base = KeyRows<config>;
+template <BackwardConfig config, class Modification>
+struct KeyGradient : KeyRows<config, Modification> {
+  using Base = KeyRows<config, Modification>;
   using Base::half, Base::params, Base::s, Base::score;
   static constexpr int kM = Base::kM, kWidth = Base::kWidth, kWidthV = Base::kWidthV;
 
@@ -34,8 +34,7 @@ struct KeyGradient : KeyRows<config> {
 
   SIRDAR_DEVICE void issue_scores(const Place& place) {
     ptx::mbarrier_wait(s.q_full(place.q.stage), place.q.parity);
-    this->start_columns(s.lse(place.q.stage));
-    this->template multiply_rows<kWidth>(s.k(), s.q(place.q.stage));
+    this->multiply_scores(s.q(place.q.stage), s.lse(place.q.stage));
   }
   SIRDAR_DEVICE void issue_dp_and_dv(const Place& place) {
     ptx::mbarrier_wait(s.dout_full(place.dout.stage), place.dout.parity);
@@ -49,14 +48,26 @@ struct KeyGradient : KeyRows<config> {
   // dS^T is kept for dK.
   SIRDAR_DEVICE void hand_over_products(const Place& place) {
     SIRDAR_UNROLL
-    for (int i = 0; i < kM / 4; ++i) products[i] = this->product(i, weights[i]);
+    for (int i = 0; i < kM / 4; ++i) {
+      products[i] = this->product(i, has_slopes(config) ? products[i] : weights[i]);
+    }
     this->hand_over(products, place.ds);
+  }
+
+  // Where weights have slopes, products are those until dP^T is there.
+  SIRDAR_DEVICE void take(const KeyBlock& block, const Walk<config>& walk, const Place& place,
+                          const ShownTile<config>& shown) {
+    if constexpr (is_modified(config)) {
+      this->take_modified(block, walk, s.lse(place.q.stage), shown, weights, products);
+    } else {
+      this->take_weights(block, walk.tile, weights);
+    }
   }
 
   // ---- a key block
 
   // Tiles of which these keys see nothing are given back as they are.
-  SIRDAR_DEVICE void skip_blind(const KeyBlock& block, TileWalk& walk) {
+  SIRDAR_DEVICE void skip_blind(const KeyBlock& block, Walk<config>& walk) {
     while (!walk.is_done() && is_blind<config>(params, block, walk.tile, half)) {
       ptx::mbarrier_wait(s.q_full(next.q.stage), next.q.parity);
       this->arrive(s.q_empty(next.q.stage));
@@ -71,10 +82,11 @@ struct KeyGradient : KeyRows<config> {
 
   // From the walk's tile to the next blind one or the end. Scores of a tile are issued with the dK
   // of the one before.
-  SIRDAR_DEVICE void walk_seen(const KeyBlock& block, TileWalk& walk) {
+  SIRDAR_DEVICE void walk_seen(const KeyBlock& block, Walk<config>& walk) {
     issue_scores(next);
+    const ShownTile<config> first_shown = this->look(block, walk);
     this->wait_products();
-    this->take_weights(block, walk.tile, weights);
+    take(block, walk, next, first_shown);
     Place place = next;
     SIRDAR_NO_UNROLL
     while (true) {
@@ -88,10 +100,11 @@ struct KeyGradient : KeyRows<config> {
       if (walk.is_done() || is_blind<config>(params, block, walk.tile, half)) break;
       issue_scores(next);
       issue_dk(place);
+      const ShownTile<config> shown = this->look(block, walk);
       this->wait_products();
       ptx::registers_ready(dk);
       this->arrive(s.q_empty(place.q.stage));
-      this->take_weights(block, walk.tile, weights);
+      take(block, walk, next, shown);
       place = next;
     }
     issue_dk(place);
@@ -112,7 +125,7 @@ struct KeyGradient : KeyRows<config> {
       ptx::mbarrier_wait(s.k_full(), parity);
       ptx::mbarrier_wait(s.v_full(), parity);
       parity ^= 1;
-      TileWalk walk(block, params.group_size);
+      Walk<config> walk(block, params);
       const bool has_tiles = !walk.is_done();
       while (true) {
         skip_blind(block, walk);

@@ -2,13 +2,14 @@
 // main warpgroups are made of.
 #pragma once
 
+#include "cuda/sm90/backward/modify.cuh"
 #include "cuda/sm90/backward/shared.cuh"
-#include "cuda/sm90/backward/work.cuh"
+#include "cuda/sm90/backward/walk.cuh"
 #include "cuda/sm90/fragment.cuh"
 
 namespace sirdar::sm90 {
 
-template <BackwardConfig config>
+template <BackwardConfig config, class Modification>
 struct KeyRows {
   static constexpr int kM = config.block_m, kKeys = block_keys(config);
   static constexpr int kWidth = round_up(config.head_dim, 16),
@@ -16,13 +17,14 @@ struct KeyRows {
   static constexpr ptx::MmaType kType = kMmaType<config.element>;
 
   const BackwardParams& params;
+  const Modification& modification;
   BackwardShared<config> s;
   int half, warp, lane;  // which 64 keys; warp of the warpgroup
   float score[kM / 2];   // S^T, then dP^T
 
-  SIRDAR_DEVICE KeyRows(const BackwardParams& p, BackwardShared<config> shared, int which,
-                        int thread)
-      : params(p), s(shared), half(which), warp(thread / 32), lane(thread % 32) {}
+  SIRDAR_DEVICE KeyRows(const BackwardParams& p, const Modification& m,
+                        BackwardShared<config> shared, int which, int thread)
+      : params(p), modification(m), s(shared), half(which), warp(thread / 32), lane(thread % 32) {}
 
   // ---- products
 
@@ -37,8 +39,8 @@ struct KeyRows {
     ptx::registers_ready(score);
   }
 
-  // score += keys' rows of `a` times rows of `b`, over `kDepth` columns of both.
-  template <int kDepth>
+  // score += keys' rows of `a` times rows of `b`, over `kDepth` columns of both; or = of those.
+  template <int kDepth, bool kAdds = true>
   SIRDAR_DEVICE void multiply_rows(uint32_t a, uint32_t b) {
     const uint64_t keys = ptx::wgmma_descriptor(a + half * 8192, 16, 1024);
     const uint64_t queries = ptx::wgmma_descriptor(b, 16, 1024);
@@ -46,9 +48,20 @@ struct KeyRows {
     SIRDAR_UNROLL
     for (int step = 0; step < kDepth / 16; ++step) {
       ptx::Wgmma<kM>::template ss<kType>(score, keys + (step / 4) * (kKeys * 8) + (step % 4) * 2,
-                                         queries + (step / 4) * (kM * 8) + (step % 4) * 2, 1);
+                                         queries + (step / 4) * (kM * 8) + (step % 4) * 2,
+                                         kAdds || step > 0 ? 1 : 0);
     }
     ptx::wgmma_commit_group();
+  }
+  // S^T of the Q in a stage; `starts` are the numbers of its rows.
+  SIRDAR_DEVICE void multiply_scores(uint32_t q, uint32_t starts) {
+    if constexpr (has_slopes(config)) {
+      ptx::registers_ready(score);
+      multiply_rows<kWidth, false>(s.k(), q);
+    } else {
+      start_columns(starts);
+      multiply_rows<kWidth>(s.k(), q);
+    }
   }
   template <int kColumns>
   SIRDAR_DEVICE void multiply_columns(float (&sum)[kColumns / 2], const uint32_t (&a)[kM / 4],
@@ -119,6 +132,43 @@ struct KeyRows {
       weights[i] = pack<config.element>(ptx::exp2_approx(score[2 * i] * params.scale_log2),
                                         ptx::exp2_approx(score[2 * i + 1] * params.scale_log2));
     }
+  }
+
+  // What a tile's masks show, asked for while its scores are made.
+  SIRDAR_DEVICE ShownTile<config> look(const KeyBlock& block, const Walk<config>& walk) const {
+    ShownTile<config> shown;
+    if constexpr (config.has_mask_mod) {
+      shown.load(params, block, walk, 64 * half + 16 * warp, lane);
+    }
+    return shown;
+  }
+
+  // take_weights() of scores that are modified. `sloped`: where logits have slopes, the weights
+  // times those. Weights of pairs that are not seen are 0, whatever their scores.
+  SIRDAR_DEVICE void take_modified(const KeyBlock& block, const Walk<config>& walk, uint32_t starts,
+                                   const ShownTile<config>& shown, uint32_t (&weights)[kM / 4],
+                                   uint32_t (&sloped)[kM / 4]) {
+    const int first_row = walk.tile * kM, first_key = block.first_key + 64 * half;
+    const TilePlace at{block.batch,
+                       block.head_kv * params.group_size + walk.head,
+                       first_row + 2 * (lane % 4),
+                       first_key + 16 * warp + lane / 4,
+                       block.sequence.q.length,
+                       block.sequence.k.length};
+    make_weights<config>(params, modification, at, score, starts + 8 * (lane % 4), weights, sloped);
+    const BackwardBounds<config> bounds = bounds_of<config>(params, block.sequence);
+    const bool is_whole = bounds.hi(first_row) >= first_key + 64 &&
+                          bounds.lo(first_row + kM - 1) <= first_key &&
+                          first_key + 64 <= at.seqlen_k && first_row + kM <= at.seqlen_q;
+    if (is_whole && shown.state == ShownTile<config>::kAll) return;
+    SeenQueries<kM> seen;
+    seen.show(false, rows_that_see(bounds, at, at.key));
+    seen.show(true, rows_that_see(bounds, at, at.key + 8));
+    if constexpr (config.has_mask_mod) {
+      shown.apply(modification, at, 64 * half + 16 * warp, lane, seen);
+    }
+    seen.clear(weights);
+    if constexpr (has_slopes(config)) seen.clear(sloped);
   }
 
   SIRDAR_DEVICE uint32_t product(int i, uint32_t pair) const {

@@ -2,10 +2,26 @@
 // half fills them.
 #pragma once
 
+#include "cuda/sm90/cover_view.h"
 #include "cuda/sm90/views.h"
 #include "shared/tensor_map.h"
 
 namespace sirdar::sm90 {
+
+// Of which of 32 query tiles a key block sees anything, and of which everything, through masks that
+// are expressions, ids or tensors.
+struct alignas(8) WalkWord {
+  unsigned some, all;
+};
+
+// Working memory of those masks; lists are those of sequences and heads that they differ for.
+struct WalkView {
+  CoverView cover;                  // by query tile, as forward/cover.cuh writes it
+  WalkWord* walks;                  // [list][num_blocks_n][num_words], by key block
+  unsigned* adders;                 // [list][num_tiles][cover.num_words], by query tile
+  int num_words;                    // of a key block
+  int list_of_batch, list_of_head;  // strides of lists, 0 where the masks do not differ
+};
 
 struct BackwardParams {
   // Axes, fastest first: column, row, head, batch. Boxes: 64 columns by block_m (q, dout), 128
@@ -17,7 +33,7 @@ struct BackwardParams {
   IntView cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k;
   // Workspace. A tile has block_m rows; rows that do not exist have a weight of 0. Sequence b's
   // tiles begin at b num_tiles, or at cu_seqlens_q[b] / block_m + b where queries are ragged.
-  float* start_lse;    // [num_heads][total_tiles][block_m]: -lse / scale
+  float* start_lse;  // [num_heads][total_tiles][block_m]: -lse / scale; with has_slopes -lse log2e
   float* start_delta;  // the same: -delta
   // [num_heads][total_tiles][sum][unit][64 * 64], units in the order of accumulators: thread t's
   // registers 4 k to 4 k + 3 at 512 k + 4 t.
@@ -37,6 +53,14 @@ struct BackwardParams {
   float scale, scale_log2;  // softmax_scale; times log2(e)
   float inverse_scale;
   float hidden;  // the score of a pair that is not seen: its weight is 0
+  float softcap, softcap_factor, softcap_slope;  // itself; scale / softcap; -1 / softcap^2
+  const float* alibi;                            // slopes
+  long long stride_alibi_batch, stride_alibi_head;
+  BiasView bias;
+  const float* sink;  // [num_heads], natural log units
+  float* dsink;       // null: not wanted
+  long long stride_sink, stride_dsink;
+  WalkView walk;  // with has_mask_mod
 };
 
 }  // namespace sirdar::sm90

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "cuda/sm90/backward/shared.cuh"
-#include "cuda/sm90/backward/work.cuh"
+#include "cuda/sm90/backward/walk.cuh"
 #include "cuda/sm90/fragment.cuh"
 
 namespace sirdar::sm90 {
@@ -114,7 +114,7 @@ struct QueryGradient {
       if (!has_keys<config>(params, block)) continue;
       ptx::mbarrier_wait(s.k_full(), parity);
       parity ^= 1;
-      for (TileWalk walk(block, params.group_size); !walk.is_done(); walk.advance()) {
+      for (Walk<config> walk(block, params); !walk.is_done(); walk.advance()) {
         ptx::mbarrier_wait(s.ds_full(ds_ring.stage), ds_ring.parity);
         if constexpr (config.cluster_size > 1) {
           ptx::mbarrier_wait(s.peer_ds_full(ds_ring.stage), ds_ring.parity);

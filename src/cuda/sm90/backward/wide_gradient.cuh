@@ -7,9 +7,9 @@
 namespace sirdar::sm90 {
 
 // S^T = K Q^T, P^T = exp2, to the other warpgroup; dV += P^T dO.
-template <BackwardConfig config>
-struct ValueGradient : KeyRows<config> {
-  using Base = KeyRows<config>;
+template <BackwardConfig config, class Modification>
+struct ValueGradient : KeyRows<config, Modification> {
+  using Base = KeyRows<config, Modification>;
   using Base::params, Base::s, Base::score;
   static constexpr int kM = Base::kM, kWidth = Base::kWidth, kWidthV = Base::kWidthV;
 
@@ -19,27 +19,36 @@ struct ValueGradient : KeyRows<config> {
   RingPosition<config.num_stages_dout> dout_ring;  // of the next dV
   RingPosition<config.num_ds> weights_ring;
 
-  SIRDAR_DEVICE ValueGradient(const BackwardParams& p, BackwardShared<config> shared, int thread)
-      : Base(p, shared, 0, thread) {}
+  SIRDAR_DEVICE ValueGradient(const BackwardParams& p, const Modification& m,
+                              BackwardShared<config> shared, int thread)
+      : Base(p, m, shared, 0, thread) {}
 
   SIRDAR_DEVICE void issue_scores() {
     ptx::mbarrier_wait(s.q_full(q_ring.stage), q_ring.parity);
-    this->start_columns(s.lse(q_ring.stage));
-    this->template multiply_rows<kWidth>(s.k(), s.q(q_ring.stage));
+    this->multiply_scores(s.q(q_ring.stage), s.lse(q_ring.stage));
   }
   SIRDAR_DEVICE void issue_dv() {
     ptx::mbarrier_wait(s.dout_full(dout_ring.stage), dout_ring.parity);
     this->template multiply_tile<kWidthV>(dv, weights, s.dout(dout_ring.stage));
   }
-  SIRDAR_DEVICE void finish_scores(const KeyBlock& block, int tile) {
-    this->arrive(s.q_empty(q_ring.stage));
-    q_ring.advance();
-    this->take_weights(block, tile, weights);
+  SIRDAR_DEVICE void finish_scores(const KeyBlock& block, const Walk<config>& tiles,
+                                   const ShownTile<config>& shown) {
+    uint32_t sloped[kM / 4];              // the weights times the slopes of their logits
+    if constexpr (is_modified(config)) {  // statistics are read once more
+      this->take_modified(block, tiles, s.lse(q_ring.stage), shown, weights, sloped);
+      this->arrive(s.q_empty(q_ring.stage));
+      q_ring.advance();
+    } else {
+      this->arrive(s.q_empty(q_ring.stage));
+      q_ring.advance();
+      this->take_weights(block, tiles.tile, weights);
+    }
+    const uint32_t(&given)[kM / 4] = has_slopes(config) ? sloped : weights;
     ptx::mbarrier_wait(s.weights_empty(weights_ring.stage), weights_ring.parity ^ 1);
     const uint32_t dst = s.weights(weights_ring.stage) + 16 * (32 * this->warp + this->lane);
     SIRDAR_UNROLL
     for (int i = 0; i < kM / 16; ++i) {
-      const auto word = [&](int n) { return static_cast<int>(weights[4 * i + n]); };
+      const auto word = [&](int n) { return static_cast<int>(given[4 * i + n]); };
       ptx::store_shared(dst + i * 2048, ptx::Int4{word(0), word(1), word(2), word(3)});
     }
     this->arrive(s.weights_full(weights_ring.stage));
@@ -53,18 +62,20 @@ struct ValueGradient : KeyRows<config> {
 
   // Scores of a tile are issued with dV of the one before.
   SIRDAR_DEVICE void walk(const KeyBlock& block) {
-    TileWalk tiles(block, params.group_size);
+    Walk<config> tiles(block, params);
     if (tiles.is_done()) return;
     issue_scores();
+    const ShownTile<config> first_shown = this->look(block, tiles);
     this->wait_products();
-    finish_scores(block, tiles.tile);
+    finish_scores(block, tiles, first_shown);
     SIRDAR_NO_UNROLL
     for (tiles.advance(); !tiles.is_done(); tiles.advance()) {
       issue_scores();
       issue_dv();
+      const ShownTile<config> shown = this->look(block, tiles);
       this->wait_products();
       finish_dv();
-      finish_scores(block, tiles.tile);
+      finish_scores(block, tiles, shown);
     }
     issue_dv();
     ptx::wgmma_wait_group<0>();
@@ -91,9 +102,9 @@ struct ValueGradient : KeyRows<config> {
 };
 
 // dP^T = V dO^T, dS^T = P^T (dP^T - delta), to the warpgroup of dQ; dK += dS^T Q.
-template <BackwardConfig config>
-struct WideKeyGradient : KeyRows<config> {
-  using Base = KeyRows<config>;
+template <BackwardConfig config, class Modification>
+struct WideKeyGradient : KeyRows<config, Modification> {
+  using Base = KeyRows<config, Modification>;
   using Base::params, Base::s, Base::score;
   static constexpr int kM = Base::kM, kWidth = Base::kWidth, kWidthV = Base::kWidthV;
 
@@ -103,8 +114,9 @@ struct WideKeyGradient : KeyRows<config> {
   RingPosition<config.num_stages_dout> dout_ring;  // of the next dP
   RingPosition<config.num_ds> ring;                // of P and dS
 
-  SIRDAR_DEVICE WideKeyGradient(const BackwardParams& p, BackwardShared<config> shared, int thread)
-      : Base(p, shared, 0, thread) {}
+  SIRDAR_DEVICE WideKeyGradient(const BackwardParams& p, const Modification& m,
+                                BackwardShared<config> shared, int thread)
+      : Base(p, m, shared, 0, thread) {}
 
   SIRDAR_DEVICE void issue_dp() {
     ptx::mbarrier_wait(s.dout_full(dout_ring.stage), dout_ring.parity);
@@ -141,7 +153,7 @@ struct WideKeyGradient : KeyRows<config> {
 
   // dP of a tile is issued with dK of the one before.
   SIRDAR_DEVICE void walk(const KeyBlock& block) {
-    TileWalk tiles(block, params.group_size);
+    Walk<config> tiles(block, params);
     if (tiles.is_done()) return;
     issue_dp();
     this->wait_products();

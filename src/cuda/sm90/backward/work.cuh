@@ -66,16 +66,14 @@ struct KeyBlock {
 };
 
 // Whether key blocks begin at query tiles apart and go round.
-constexpr bool has_rings(const BackwardConfig& c) {
-  return c.is_deterministic && c.mask == MaskForm::full;
-}
+constexpr bool has_rings(const BackwardConfig& c) { return c.is_deterministic && !is_masked(c); }
 
 // Which keys of which head.
 template <BackwardConfig config>
 SIRDAR_DEVICE void place_of(const BackwardParams& params, int item, KeyBlock& block) {
   int head;
   block.first_of_ring = 0;
-  if constexpr (config.mask == MaskForm::full && !has_rings(config)) {  // by head
+  if constexpr (!is_masked(config) && !has_rings(config)) {  // by head
     head = item / params.num_blocks_n;
     block.index = item - head * params.num_blocks_n;
   } else {
@@ -110,11 +108,9 @@ SIRDAR_DEVICE int ring_size(const BackwardParams& params, const KeyBlock& block)
   return ptx::min_of(params.ring_blocks, block.sequence.num_blocks - block.first_of_ring);
 }
 
+// The query tiles that see some of a block's keys; its sequence and keys are known.
 template <BackwardConfig config>
-SIRDAR_DEVICE KeyBlock block_of(const BackwardParams& params, int item) {
-  KeyBlock block;
-  place_of<config>(params, item, block);
-  block.sequence = sequence_of<config>(params, block.batch);
+SIRDAR_DEVICE void find_tiles(const BackwardParams& params, KeyBlock& block) {
   const Sequence& sequence = block.sequence;
   const BackwardBounds<config> bounds = bounds_of<config>(params, sequence);
   const int first_key = block.index * cluster_keys(config);  // both blocks walk the same tiles
@@ -125,6 +121,15 @@ SIRDAR_DEVICE KeyBlock block_of(const BackwardParams& params, int item) {
   if constexpr (config.has_lengths || has_rings(config)) {
     if (block.index >= sequence.num_blocks) block.end = block.begin;
   }
+}
+
+template <BackwardConfig config>
+SIRDAR_DEVICE KeyBlock block_of(const BackwardParams& params, int item) {
+  KeyBlock block;
+  place_of<config>(params, item, block);
+  block.sequence = sequence_of<config>(params, block.batch);
+  const Sequence& sequence = block.sequence;
+  find_tiles<config>(params, block);
   block.start = block.begin;
   if constexpr (has_rings(config)) {
     if (block.end > block.begin) {
@@ -192,8 +197,8 @@ struct TileWalk {
   const KeyBlock& block;
   int tile, head, left;  // head within the group
 
-  SIRDAR_DEVICE TileWalk(const KeyBlock& of, int group_size)
-      : block(of), tile(of.start), head(0), left(group_size * (of.end - of.begin)) {}
+  SIRDAR_DEVICE TileWalk(const KeyBlock& of, const BackwardParams& params)
+      : block(of), tile(of.start), head(0), left(params.group_size * (of.end - of.begin)) {}
 
   SIRDAR_DEVICE bool is_done() const { return left == 0; }
   SIRDAR_DEVICE void advance() {
@@ -221,8 +226,9 @@ SIRDAR_DEVICE long long tile_index(const BackwardParams& params, const Sequence&
                                    int tile) {
   return static_cast<long long>(head) * params.total_tiles + sequence.first_tile + tile;
 }
+template <class Walk>
 SIRDAR_DEVICE long long tile_index(const BackwardParams& params, const KeyBlock& block,
-                                   const TileWalk& walk) {
+                                   const Walk& walk) {
   return tile_index(params, block.sequence, block.head_kv * params.group_size + walk.head,
                     walk.tile);
 }

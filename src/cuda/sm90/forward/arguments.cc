@@ -112,39 +112,10 @@ CapTerms cap_terms(double scale, double softcap, bool is_exact) {
           static_cast<unsigned>(exponent + 127)};
 }
 
-void add_logits(const Problem& problem, const ForwardConfig& config, const Args& args,
-                ForwardParams& params) {
+void add_scale(const Problem& problem, const ForwardConfig& config, ForwardParams& params) {
   const double scale = problem.scale();
   params.scale_log2 = static_cast<float>(config.has_logits ? scale : scale * kLog2eDouble);
-  params.softcap = problem.softcap;
   if (config.has_softcap) params.cap = cap_terms(scale, problem.softcap, config.writes_lse);
-  params.sink = static_cast<const float*>(args.sink.data);
-  params.stride_sink = problem.has_sink ? stride_or_zero(args.sink, 0) : 0;
-  params.alibi = static_cast<const float*>(args.alibi.data);
-  if (problem.has_alibi) {
-    const bool has_batch = args.alibi.rank == 2;
-    params.stride_alibi_batch = has_batch ? stride_or_zero(args.alibi, 0) : 0;
-    params.stride_alibi_head = stride_or_zero(args.alibi, has_batch ? 1 : 0);
-  }
-}
-
-void add_bias(const Problem& problem, const Args& args, ForwardParams& params) {
-  if (!problem.has_bias) return;
-  const TensorView& view = args.bias;
-  BiasView& bias = params.bias;
-  if (std::count(view.shape.begin(), view.shape.end(), 0) > 0) {
-    bias.data = args.q.data;  // read from, for nothing: there are no keys
-    return;
-  }
-  bias.data = view.data;
-  bias.stride_batch = stride_or_zero(view, 0);
-  bias.stride_head = stride_or_zero(view, 1);
-  bias.stride_row = stride_or_zero(view, 2);
-  bias.stride_key = stride_or_zero(view, 3);
-  const int64_t strides = bias.stride_batch | bias.stride_head | bias.stride_row;
-  const auto pair_bytes = static_cast<uintptr_t>(2 * size_bytes(view.dtype));
-  bias.reads_pairs = bias.stride_key == 1 && strides % 2 == 0 &&
-                     reinterpret_cast<uintptr_t>(view.data) % pair_bytes == 0;
 }
 
 }  // namespace
@@ -178,8 +149,8 @@ Result<ForwardParams> make_params(const Problem& problem, const ForwardConfig& c
   add_rows(problem, args, params);
   add_mask(problem.mask, params);
   add_work(problem, config, params);
-  add_logits(problem, config, args, params);
-  add_bias(problem, args, params);
+  add_scale(problem, config, params);
+  add_terms(problem, args, params);
   return params;
 }
 

@@ -7,13 +7,6 @@
 namespace sirdar::sm90 {
 namespace {
 
-Bias bias_form(const Problem& problem) {
-  if (!problem.has_bias) return Bias::none;
-  return problem.dtype_bias == DType::bf16   ? Bias::bf16
-         : problem.dtype_bias == DType::fp16 ? Bias::fp16
-                                             : Bias::fp32;
-}
-
 // Tile shapes are measured rows (README.md, "Tried and rejected"): rows by keys, stages, Q buffers.
 void shape_narrow(ForwardConfig& config, const Problem& problem) {
   const bool is_long = config.mask == MaskForm::full && problem.seqlen_k >= 8192 &&

@@ -19,9 +19,6 @@ enum class Softmax : int { classic, conditional, guarded };
 //   in_sections    the same within sections of heads whose K and V stay in L2
 enum class Order : int { by_head, longest_first, in_sections };
 
-// What a bias is stored as.
-enum class Bias : int { none, fp32, bf16, fp16 };
-
 struct ForwardConfig {
   Element element = Element::bf16;
   int head_dim = 128, head_dim_v = 128;  // multiples of 8 up to 256

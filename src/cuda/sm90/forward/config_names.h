@@ -15,9 +15,4 @@ struct EnumWords<Order> {
   static constexpr std::string_view kWords[] = {"by_head", "longest_first", "in_sections"};
 };
 
-template <>
-struct EnumWords<Bias> {
-  static constexpr std::string_view kWords[] = {"none", "fp32", "bf16", "fp16"};
-};
-
 }  // namespace sirdar::sm90

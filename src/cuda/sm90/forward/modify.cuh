@@ -4,6 +4,7 @@
 #include "cuda/expression/modification.cuh"
 #include "cuda/sm90/forward/softmax.cuh"
 #include "cuda/sm90/forward/work.cuh"
+#include "cuda/sm90/lanes.cuh"
 
 namespace sirdar::sm90 {
 
@@ -32,19 +33,6 @@ SIRDAR_DEVICE void modify_scores(const Modification& modification, const WorkIte
       scores[column + 2] = modification.score(lower, of_key, scores[column + 2]);
     }
   }
-}
-
-// The plain data that another lane has.
-template <class T>
-SIRDAR_DEVICE T from_lane(const T& own, int lane) {
-  constexpr int kWords = (sizeof(T) + 3) / 4;
-  uint32_t words[kWords] = {};
-  memcpy(words, &own, sizeof(T));
-  SIRDAR_UNROLL
-  for (int i = 0; i < kWords; ++i) words[i] = ptx::shfl(words[i], lane);
-  T other;
-  memcpy(&other, words, sizeof(T));
-  return other;
 }
 
 // What a thread's two rows see of a score tile, a bit per key, the lane's own first column in bit

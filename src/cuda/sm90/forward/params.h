@@ -1,41 +1,12 @@
 // The run-time arguments of one launch of the Hopper forward, by value. The host half fills it.
 #pragma once
 
+#include "cuda/sm90/cover_view.h"
 #include "cuda/sm90/forward/soft_cap.h"
 #include "cuda/sm90/views.h"
 #include "shared/tensor_map.h"
 
 namespace sirdar::sm90 {
-
-// A bias as the kernel reads it. Strides in elements, 0 along the axes that it has not.
-struct BiasView {
-  const void* data;
-  long long stride_batch, stride_head, stride_row, stride_key;
-  int reads_pairs;  // two neighbouring keys may be read at once
-};
-
-// What a query block sees of 32 key blocks through masks that are expressions, ids or tensors.
-struct alignas(16) CoverWord {
-  unsigned some, all;  // of which blocks something may be visible, and of which all is
-  int tiles_before;    // key blocks to the left of these that are seen in part
-  int unused;
-};
-
-// Written before the forward by cover_keys(): a word per query block and 32 key blocks, and of the
-// first `num_tiles` blocks of a query block that are seen in part what each row sees, a bit a pair:
-// block_n / 32 words a row. Strides in query blocks.
-struct CoverView {
-  CoverWord* words;
-  unsigned* tiles;
-  int is_by_key;                                     // every key block has a tile at its own place
-  long long stride_batch, stride_head;               // 0 where the mask does not differ
-  int num_batches, num_heads, num_words, num_tiles;  // of different ones; of one query block
-};
-
-// Warps of one thread block of that kernel, which looks at one query block.
-inline constexpr int kCoverWarps = 8;
-// What each warp found, for one word and the one before.
-inline constexpr int kCoverSharedBytes = 2 * kCoverWarps * 16;
 
 struct ForwardParams {
   // Axes, fastest first: column, row, head, batch. Ragged tensors have one batch, and rows of all

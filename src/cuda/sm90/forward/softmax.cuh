@@ -98,17 +98,6 @@ SIRDAR_DEVICE float saturated(float x) {
   return 1.0f - 2.0f * ptx::reciprocal_approx(1.0f + ptx::exp2_approx(x * (2 * kLog2e)));
 }
 
-// Largest absolute value; NaN: either way.
-template <int kCount>
-SIRDAR_DEVICE float largest_of(const float (&scores)[kCount]) {
-  float largest[4] = {0, 0, 0, 0};  // apart, since each waits for the one before
-  SIRDAR_UNROLL
-  for (int i = 0; i < kCount; ++i) {
-    largest[i % 4] = ptx::max_of(largest[i % 4], ptx::absolute(scores[i]));
-  }
-  return ptx::max_of(ptx::max_of(largest[0], largest[1]), ptx::max_of(largest[2], largest[3]));
-}
-
 // softcap * tanh(score * scale / softcap). Where all of a warp's scores are small beside the cap,
 // as they nearly always are, by a polynomial: next to busy tensor cores the exponential and the
 // reciprocal of the formula that saturates take longer than the products.

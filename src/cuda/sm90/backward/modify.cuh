@@ -1,0 +1,331 @@
+// From scores to weights where logits are more than a multiple of them: soft-cap, a bias, ALiBi and
+// the caller's expression, whose slopes dS is multiplied by, and pairs that masks hide.
+#pragma once
+
+#include "cuda/expression/modification.cuh"
+#include "cuda/sm90/backward/walk.cuh"
+#include "cuda/sm90/forward/soft_cap.h"
+#include "cuda/sm90/fragment.cuh"
+#include "cuda/sm90/lanes.cuh"
+#include "ptx/all.cuh"
+
+namespace sirdar::sm90 {
+
+// A launch with a modification: the kernel's parameters, then the modification's.
+template <class Modification>
+struct ModifiedBackwardParams {
+  BackwardParams backward;
+  Modification modification;
+};
+
+// A thread's part of a score tile: keys `key` and key + 8, queries row + column_of(i). Positions in
+// the sequence, which may lie past its end.
+struct TilePlace {
+  int batch, head;  // of the queries
+  int row, key;
+  int seqlen_q, seqlen_k;
+};
+
+struct Nothing {};
+
+template <Bias kForm>
+struct StoredBias {
+  using Type = float;
+};
+template <>
+struct StoredBias<Bias::bf16> {
+  using Type = language::Bf16;
+};
+template <>
+struct StoredBias<Bias::fp16> {
+  using Type = language::Fp16;
+};
+
+// Logits of one tile of a thread.
+template <BackwardConfig config, class Modification>
+struct TileLogits {
+  // Of a pair: its weight, and that times the slopes of its logit.
+  struct Weight {
+    float plain, sloped;
+  };
+  struct Logit {
+    float value, slope;
+  };
+
+  const BackwardParams& params;
+  const Modification& modification;
+  const TilePlace& at;
+  float alibi_slope = 0, distance = 0;  // of the first pair
+  const char* biases[2] = {};           // of the two keys and query 0
+
+  SIRDAR_DEVICE TileLogits(const BackwardParams& p, const Modification& m, const TilePlace& place)
+      : params(p), modification(m), at(place) {
+    if constexpr (config.has_alibi) {
+      alibi_slope =
+          params.alibi[at.batch * params.stride_alibi_batch + at.head * params.stride_alibi_head];
+      if constexpr (!has_slopes(config)) alibi_slope *= kLog2e;
+      distance = static_cast<float>(at.row + at.seqlen_k - at.seqlen_q - at.key);
+    }
+    if constexpr (config.bias != Bias::none) {
+      const BiasView& view = params.bias;
+      const char* base = static_cast<const char*>(view.data) +
+                         kBiasBytes * (at.batch * view.stride_batch + at.head * view.stride_head);
+      for (int lower = 0; lower < 2; ++lower) {
+        const int key = ptx::min_of(at.key + 8 * lower, at.seqlen_k - 1);
+        biases[lower] = base + kBiasBytes * (key * view.stride_key);
+      }
+    }
+  }
+
+  SIRDAR_DEVICE auto begin_key(int key) const {
+    if constexpr (config.has_score_mod) {
+      return modification.begin_key(at.batch, at.head, key);
+    } else {
+      return Nothing{};
+    }
+  }
+  SIRDAR_DEVICE auto begin_row(int row) const {
+    if constexpr (config.has_score_mod) {
+      return modification.begin_row(at.batch, at.head, row, row + at.seqlen_k - at.seqlen_q);
+    } else {
+      return Nothing{};
+    }
+  }
+
+  // What a row past the end has is its last one's, and not used.
+  SIRDAR_DEVICE float bias_of(int lower, int row) const {
+    const long long offset = ptx::min_of(row, at.seqlen_q - 1) * params.bias.stride_row;
+    return BiasElement::value(ptx::load_constant(
+        reinterpret_cast<const BiasStored*>(biases[lower] + kBiasBytes * offset)));
+  }
+
+  // Score times scale, soft-capped.
+  template <bool kSaturates>
+  SIRDAR_DEVICE Logit capped(float score) const {
+    if constexpr (!config.has_softcap) return {score * params.scale, 1.0f};
+    const float factor = params.softcap_factor;
+    if constexpr (kSaturates) {  // by e = exp(-2 |x|): exact where both saturate
+      const float x = score * factor;
+      const float e = ptx::exp2_approx(ptx::absolute(x) * (-2 * kLog2e));
+      const float inverse = ptx::reciprocal_approx(1.0f + e);
+      const float size = ptx::fma_of(-2.0f * e, inverse, 1.0f);
+      return {params.softcap * (x < 0.0f ? -size : size), 4.0f * e * inverse * inverse};
+    }
+    constexpr CapPolynomial kCap = kCapFar;
+    const float square_factor = factor * factor;
+    const float c0 = kCap.c0 * params.scale, c1 = kCap.c1 * square_factor * params.scale,
+                c2 = kCap.c2 * square_factor * square_factor * params.scale;
+    const float square = score * score;
+    const float logit = score * ptx::fma_of(square, ptx::fma_of(square, c2, c1), c0);
+    return {logit, ptx::fma_of(logit * params.softcap_slope, logit, 1.0f)};
+  }
+
+  // Of the key `lower` and the query `column` further than the thread's first.
+  template <bool kSaturates, class Row, class Key>
+  SIRDAR_DEVICE Weight weight(float score, float start, int lower, int column, const Row& of_row,
+                              const Key& of_key) const {
+    float bias = 0;
+    if constexpr (config.bias != Bias::none) bias = bias_of(lower, at.row + column);
+    const float far = ptx::absolute(distance + static_cast<float>(column - 8 * lower));
+    if constexpr (!has_slopes(config)) {
+      float exponent = score * params.scale_log2;
+      if constexpr (config.bias != Bias::none) exponent = ptx::fma_of(bias, kLog2e, exponent);
+      if constexpr (config.has_alibi) exponent = ptx::fma_of(-alibi_slope, far, exponent);
+      if constexpr (config.bias != Bias::none) exponent = bias == kMinusInfinity ? bias : exponent;
+      const float plain = ptx::exp2_approx(exponent);
+      return {plain, plain};
+    }
+    Logit logit = capped<kSaturates>(score);
+    if constexpr (config.bias != Bias::none) logit.value += bias;
+    if constexpr (config.has_alibi) logit.value = ptx::fma_of(-alibi_slope, far, logit.value);
+    float slope = 1.0f;
+    if constexpr (config.has_score_mod) {
+      slope = modification.slope(of_row, of_key, logit.value);
+      logit.value = modification.score(of_row, of_key, logit.value);
+    }
+    Weight weight;
+    weight.plain = ptx::exp2_approx(ptx::fma_of(logit.value, kLog2e, start));
+    if constexpr (config.bias != Bias::none)
+      weight.plain = bias == kMinusInfinity ? 0.0f : weight.plain;
+    weight.sloped = weight.plain;
+    if constexpr (config.has_score_mod) {
+      weight.sloped = language::through_slope(weight.plain, slope);
+    }
+    if constexpr (config.has_softcap) {
+      weight.sloped = weight.plain == 0.0f ? 0.0f : weight.sloped * logit.slope;
+    }
+    return weight;
+  }
+
+  // Two queries of one key a word, as products take them.
+  template <bool kSaturates>
+  SIRDAR_DEVICE void make(const float (&score)[config.block_m / 2], uint32_t starts,
+                          uint32_t (&weights)[config.block_m / 4],
+                          uint32_t (&sloped)[config.block_m / 4]) const {
+    const auto upper_key = begin_key(at.key), lower_key = begin_key(at.key + 8);
+    SIRDAR_UNROLL
+    for (int group = 0; group < config.block_m / 8; ++group) {
+      ptx::Float2 start{0, 0};
+      if constexpr (has_slopes(config)) start = ptx::load_shared_float2(starts + 32 * group);
+      const auto first_row = begin_row(at.row + 8 * group),
+                 second_row = begin_row(at.row + 8 * group + 1);
+      SIRDAR_UNROLL
+      for (int lower = 0; lower < 2; ++lower) {
+        const int word = 2 * group + lower;
+        const auto& of_key = lower == 1 ? lower_key : upper_key;
+        const Weight first =
+            weight<kSaturates>(score[2 * word], start.x, lower, 8 * group, first_row, of_key);
+        const Weight second = weight<kSaturates>(score[2 * word + 1], start.y, lower, 8 * group + 1,
+                                                 second_row, of_key);
+        weights[word] = pack<config.element>(first.plain, second.plain);
+        if constexpr (has_slopes(config)) {
+          sloped[word] = pack<config.element>(first.sloped, second.sloped);
+        }
+      }
+    }
+  }
+
+ private:
+  using BiasElement = language::ElementOf<typename StoredBias<config.bias>::Type>;
+  using BiasStored = typename BiasElement::Stored;
+  static constexpr int kBiasBytes = static_cast<int>(sizeof(BiasStored));
+};
+
+// Score registers to words of weights, and with slopes to words of weights times those. `starts`:
+// in shared memory, what the exponents of the thread's queries begin with.
+template <BackwardConfig config, class Modification>
+SIRDAR_DEVICE void make_weights(const BackwardParams& params, const Modification& modification,
+                                const TilePlace& at, const float (&score)[config.block_m / 2],
+                                uint32_t starts, uint32_t (&weights)[config.block_m / 4],
+                                uint32_t (&sloped)[config.block_m / 4]) {
+  const TileLogits<config, Modification> logits(params, modification, at);
+  if constexpr (config.has_softcap) {
+    const float factor = ptx::absolute(params.softcap_factor);
+    if (!ptx::any_sync(largest_of(score) * factor > kCapFar.limit)) {
+      logits.template make<false>(score, starts, weights, sloped);
+      return;
+    }
+  }
+  logits.template make<true>(score, starts, weights, sloped);
+}
+
+struct RowRange {
+  int begin, end;
+};
+// The queries that see a key, counted from the thread's first.
+template <class Bounds>
+SIRDAR_DEVICE RowRange rows_that_see(const Bounds& bounds, const TilePlace& at, int key) {
+  if (key >= at.seqlen_k) return {0, 0};
+  return {bounds.row_begin(key) - at.row, ptx::min_of(bounds.row_end(key), at.seqlen_q) - at.row};
+}
+
+// Which queries see a thread's two keys: bit c is that of the thread's first query plus c.
+template <int kQueries>
+struct SeenQueries {
+  static constexpr int kWords = kQueries / 32;
+  uint32_t upper[kWords], lower[kWords];
+
+  SIRDAR_DEVICE static uint32_t bits_of_range(const RowRange& range, int first) {
+    const int begin = ptx::max_of(range.begin - first, 0), end = range.end - first;
+    const uint32_t below = end <= 0 ? 0u : end >= 32 ? ~0u : ~(~0u << end);
+    return begin >= 32 ? 0u : below & (~0u << begin);
+  }
+  SIRDAR_DEVICE void show(bool is_lower, const RowRange& range) {
+    SIRDAR_UNROLL
+    for (int word = 0; word < kWords; ++word) {
+      (is_lower ? lower : upper)[word] = bits_of_range(range, 32 * word);
+    }
+  }
+  // Makes 0 of what belongs to other pairs.
+  SIRDAR_DEVICE void clear(uint32_t (&pairs)[kQueries / 4]) const {
+    SIRDAR_UNROLL
+    for (int i = 0; i < kQueries / 4; ++i) {
+      const int column = column_of(2 * i);
+      const uint32_t bits = (is_lower_row(2 * i) ? lower : upper)[column / 32] >> (column % 32);
+      pairs[i] &= ((bits & 1) != 0 ? 0xffffu : 0u) | ((bits & 2) != 0 ? 0xffff0000u : 0u);
+    }
+  }
+};
+
+// What a tile's masks show of a warp's sixteen keys, as far as that is asked for before the scores
+// are there.
+template <BackwardConfig config>
+struct ShownTile {
+  static constexpr int kWords = config.block_m / 32, kKeyWords = block_keys(config) / 32;
+  enum State : int { kAll, kKnown, kLook };
+  State state = kAll;
+  // Of query 32 n + lane and the 32 keys among which the warp's are; where it is known.
+  uint32_t rows[kWords];
+
+  // first: of the warp's keys within the block.
+  SIRDAR_DEVICE void load(const BackwardParams& params, const KeyBlock& block,
+                          const CoveredWalk& walk, int first, int lane) {
+    state = kAll;
+    if (walk.sees_all()) return;
+    const CoverView& cover = params.walk.cover;
+    const int head = block.head_kv * params.group_size + walk.head;
+    const long long query_tile =
+        list_of(params.walk, block.batch, head) * params.num_tiles + walk.tile;
+    int rank = block.index;
+    if (cover.is_by_key == 0) {
+      const ptx::Int4 word =
+          ptx::load_constant_int4(cover.words + query_tile * cover.num_words + block.index / 32);
+      const auto part = static_cast<uint32_t>(word.x & ~word.y);
+      rank = word.z + ptx::count_bits(part & ~(~0u << (block.index % 32)));
+    }
+    state = rank < cover.num_tiles ? kKnown : kLook;
+    if (state == kLook) return;
+    const unsigned* const tile =
+        cover.tiles + (query_tile * cover.num_tiles + rank) * (config.block_m * kKeyWords);
+    SIRDAR_UNROLL
+    for (int word = 0; word < kWords; ++word) {
+      rows[word] = ptx::load_constant(tile + (32 * word + lane) * kKeyWords + first / 32);
+    }
+  }
+
+  // A warp looks at a key and 32 queries at a time.
+  template <class Visible>
+  SIRDAR_DEVICE static void keep(SeenQueries<config.block_m>& seen, int lane, int pair,
+                                 const Visible& visible) {
+    SIRDAR_UNROLL
+    for (int word = 0; word < kWords; ++word) {
+      const uint32_t above = ptx::ballot_sync(visible(word, false));
+      const uint32_t below = ptx::ballot_sync(visible(word, true));
+      if (pair == lane / 4) {
+        seen.upper[word] &= above >> (2 * (lane % 4));
+        seen.lower[word] &= below >> (2 * (lane % 4));
+      }
+    }
+  }
+  // Leaves of `seen` what is shown. at: of the thread; first: as in load().
+  template <class Modification>
+  SIRDAR_DEVICE void apply(const Modification& modification, const TilePlace& at, int first,
+                           int lane, SeenQueries<config.block_m>& seen) const {
+    if (state == kKnown) {
+      SIRDAR_UNROLL
+      for (int pair = 0; pair < 8; ++pair) {
+        keep(seen, lane, pair, [&](int word, bool is_lower) {
+          return (rows[word] >> (first % 32 + pair + 8 * is_lower) & 1) != 0;
+        });
+      }
+    } else if (state == kLook) {
+      const int row = at.row - 2 * (lane % 4) + lane, shift = at.seqlen_k - at.seqlen_q;
+      typename Modification::Row of_rows[kWords];
+      SIRDAR_UNROLL
+      for (int word = 0; word < kWords; ++word) {
+        of_rows[word] =
+            modification.begin_row(at.batch, at.head, row + 32 * word, row + 32 * word + shift);
+      }
+      const auto own = modification.begin_key(at.batch, at.head, at.key - lane / 4 + lane % 16);
+      SIRDAR_NO_UNROLL
+      for (int pair = 0; pair < 8; ++pair) {
+        const auto of_upper = from_lane(own, pair), of_lower = from_lane(own, pair + 8);
+        keep(seen, lane, pair, [&](int word, bool is_lower) {
+          return modification.visible(of_rows[word], is_lower ? of_lower : of_upper);
+        });
+      }
+    }
+  }
+};
+
+}  // namespace sirdar::sm90
