@@ -34,8 +34,7 @@ TEST(CudaBackward, ServesWhatItsTilesFit) {
   for (const char* text :
        {"bwd s64 d264 bf16", "bwd s64 d64 fp16", "bwd s64 d100 bf16", "bwd s64 d64 fp32",
         "bwd s64 d64 bf16 scale:0", "bwd s64 d64 bf16 softcap:9 dropout:0.1",
-        "bwd sq0 sk64 d64 bf16", "bwd sq64 sk0 d64 bf16", "bwd b2 s64 d64 bf16 ragged:0,0",
-        "bwd s64 d64 bf16 bias:hk dbias"}) {
+        "bwd sq0 sk64 d64 bf16", "bwd sq64 sk0 d64 bf16", "bwd b2 s64 d64 bf16 ragged:0,0"}) {
     const Result<Plan> plan = planned(text);
     ASSERT_TRUE(plan.ok()) << plan.status().message();
     EXPECT_EQ(plan.value().name(), "cuda.rows.backward") << text;
@@ -159,6 +158,14 @@ TEST_F(CudaBackwardRun, TheGradientOfSinksIsAKernelBehind) {
   EXPECT_EQ(launches[3].record.grid_x, 3u);
   EXPECT_EQ(launches[3].record.block_x, 1024u);
   EXPECT_TRUE(launches[3].attributes.empty());
+}
+
+// Behind dq, dk and dv: the rows' states, keys' terms, and their sums.
+TEST_F(CudaBackwardRun, TheGradientOfABiasIsMadeByCompanions) {
+  const auto launches = launches_of("bwd b1 s64 h2 d64 bf16 bias:hk dbias");
+  ASSERT_EQ(launches.size(), 6u);
+  EXPECT_EQ(launches[1].record.block_x, 512u);
+  EXPECT_EQ(launches[5].record.grid_x, 128u);  // a block an element
 }
 
 // A call whose strides TMA cannot take is computed all the same, and that is said.

@@ -180,8 +180,10 @@ int64_t num_blocks(const BackwardParams& params, Pass pass) {
   const auto by_warps = [](int64_t count) { return (count + kWarps - 1) / kWarps; };
   switch (pass) {
     case Pass::query_rows:
+    case Pass::query_states:
       return by_warps(params.num_rows);
     case Pass::key_rows:
+    case Pass::key_terms:
       return by_warps(params.num_keys);
     case Pass::bias_rows:
       return params.key.seqlen == 0 ? 0
@@ -241,18 +243,21 @@ Result<TensorSums> tensor_sums(const Problem& problem,
 class Steps {
  public:
   Steps(const Problem& problem, const expression::DeviceModification& modification,
-        const Args& args)
+        const Args& args, const std::vector<Pass>& passes)
       : problem_(problem),
         modification_(modification),
         args_(args),
-        params_(make_params(problem, args)) {}
+        passes_(passes),
+        params_(make_params(problem, args)) {
+    // Whoever makes dq makes dsink.
+    if (passes.front() != Pass::query_rows) params_.sink_sums = {};
+  }
 
   Status list() {
     Status status;
-    const std::vector<Pass> passes = passes_of(problem_);
-    for (size_t n = 0; n < passes.size() && status.ok(); ++n) {
-      if (passes[n] == Pass::tensor_sums) return list_tensors(n);
-      status = add(n, passes[n]);
+    for (size_t n = 0; n < passes_.size() && status.ok(); ++n) {
+      if (passes_[n] == Pass::tensor_sums) return list_tensors(n);
+      status = add(n, passes_[n]);
     }
     return status;
   }
@@ -289,21 +294,34 @@ class Steps {
   const Problem& problem_;
   const expression::DeviceModification& modification_;
   const Args& args_;
+  const std::vector<Pass>& passes_;
   BackwardParams params_;
   std::vector<cuda::Step> steps_;
 };
 
-}  // namespace
-
-std::vector<Pass> passes_of(const Problem& problem) {
-  std::vector<Pass> passes = {Pass::query_rows, Pass::key_rows};
+void add_sum_passes(const Problem& problem, bool makes_dsink, std::vector<Pass>& passes) {
   if (has_pair_bias(problem)) passes.push_back(Pass::bias_rows);
-  if (problem.needs_dsink || leaves_bias_of_rows(problem) || leaves_bias_of_keys(problem))
+  if (makes_dsink || leaves_bias_of_rows(problem) || leaves_bias_of_keys(problem))
     passes.push_back(Pass::term_sums);
   if (needs_dtensors(problem)) {
     passes.push_back(Pass::tensor_sums);
     passes.push_back(Pass::tensor_gradient);
   }
+}
+
+}  // namespace
+
+std::vector<Pass> passes_of(const Problem& problem) {
+  std::vector<Pass> passes = {Pass::query_rows, Pass::key_rows};
+  add_sum_passes(problem, problem.needs_dsink, passes);
+  return passes;
+}
+
+std::vector<Pass> companions_of(const Problem& problem) {
+  if (!problem.needs_dbias && !needs_dtensors(problem)) return {};
+  std::vector<Pass> passes = {Pass::query_states};
+  if (leaves_bias_of_keys(problem)) passes.push_back(Pass::key_terms);
+  add_sum_passes(problem, false, passes);
   return passes;
 }
 
@@ -311,8 +329,8 @@ size_t backward_workspace_bytes(const Problem& problem) { return Workspace(probl
 
 Result<std::vector<cuda::Step>> make_steps(const Problem& problem,
                                            const expression::DeviceModification& modification,
-                                           const Args& args) {
-  Steps steps(problem, modification, args);
+                                           const Args& args, const std::vector<Pass>& passes) {
+  Steps steps(problem, modification, args, passes);
   if (Status status = steps.list(); !status.ok()) return status;
   return steps.take();
 }

@@ -46,6 +46,10 @@ PassNames names_of(Pass pass) {
       return {"query_rows", "dq"};
     case Pass::key_rows:
       return {"key_rows", "dkv"};
+    case Pass::query_states:
+      return {"query_states", "states"};
+    case Pass::key_terms:
+      return {"key_terms", "terms"};
     case Pass::bias_rows:
       return {"bias_rows", "dbias"};
     case Pass::tensor_sums:
@@ -81,12 +85,18 @@ KernelSource kernel_source(const expression::DeviceModification& modification,
   return source;
 }
 
-std::vector<KernelSource> kernel_sources(const Problem& problem,
-                                         const expression::DeviceModification& modification) {
+std::vector<KernelSource> sources_of(const Problem& problem,
+                                     const expression::DeviceModification& modification,
+                                     const std::vector<Pass>& passes) {
   std::vector<KernelSource> sources;
-  for (const Pass pass : passes_of(problem))
+  for (const Pass pass : passes)
     sources.push_back(kernel_source(modification, choose_backward_config(problem), pass));
   return sources;
+}
+
+std::vector<KernelSource> kernel_sources(const Problem& problem,
+                                         const expression::DeviceModification& modification) {
+  return sources_of(problem, modification, passes_of(problem));
 }
 
 Result<std::vector<KernelSource>> kernels(const Problem& problem, const Config&) {
@@ -110,6 +120,11 @@ Status run(const Plan::State& state, const Args& args, Stream stream) {
 }
 
 }  // namespace
+
+std::vector<KernelSource> companion_sources(const Problem& problem,
+                                            const expression::DeviceModification& modification) {
+  return sources_of(problem, modification, companions_of(problem));
+}
 
 BackwardLauncher::BackwardLauncher(const Problem& problem)
     : modification_(expression::modification_of(problem)) {}

@@ -1,7 +1,8 @@
 // The backward row by row: no tensor cores, no TMA, no atomic operation, nothing that a stride or
 // an address must be. README.md has the plan. Device half; backward.cc fills the parameters.
 // Launches in this order: query_rows, key_rows, where they are wanted bias_rows and term_sums, and
-// for each tensor that wants a gradient tensor_sums and tensor_gradient.
+// for each tensor that wants a gradient tensor_sums and tensor_gradient. Behind a kernel that makes
+// dq, dk and dv query_states and key_terms take the place of the first two.
 #pragma once
 
 #include "cuda/rows/backward/tensors.cuh"
@@ -30,13 +31,26 @@ SIRDAR_DEVICE void for_each_of_warp(long long count, const Compute& compute) {
 template <BackwardConfig config, class Modification = language::NoModification>
 SIRDAR_DEVICE void query_rows(const BackwardParams& params, const Modification& modification = {}) {
   for_each_of_warp<config>(params.num_rows, [&](long long index, uint32_t shared) {
-    compute_query_row<config>(params, modification, index, shared);
+    compute_query_row<config, true>(params, modification, index, shared);
   });
 }
 template <BackwardConfig config, class Modification = language::NoModification>
 SIRDAR_DEVICE void key_rows(const BackwardParams& params, const Modification& modification = {}) {
   for_each_of_warp<config>(params.num_keys, [&](long long index, uint32_t shared) {
-    compute_key_row<config>(params, modification, index, shared);
+    compute_key_row<config, true>(params, modification, index, shared);
+  });
+}
+template <BackwardConfig config, class Modification = language::NoModification>
+SIRDAR_DEVICE void query_states(const BackwardParams& params,
+                                const Modification& modification = {}) {
+  for_each_of_warp<config>(params.num_rows, [&](long long index, uint32_t shared) {
+    compute_query_row<config, false>(params, modification, index, shared);
+  });
+}
+template <BackwardConfig config, class Modification = language::NoModification>
+SIRDAR_DEVICE void key_terms(const BackwardParams& params, const Modification& modification = {}) {
+  for_each_of_warp<config>(params.num_keys, [&](long long index, uint32_t shared) {
+    compute_key_row<config, false>(params, modification, index, shared);
   });
 }
 template <BackwardConfig config, class Modification = language::NoModification>
@@ -78,6 +92,15 @@ SIRDAR_DEVICE void modified_key_rows(const ModifiedBackwardParams<Modification>&
 template <BackwardConfig config, class Modification>
 SIRDAR_DEVICE void modified_bias_rows(const ModifiedBackwardParams<Modification>& params) {
   bias_rows<config>(params.backward, params.modification);
+}
+
+template <BackwardConfig config, class Modification>
+SIRDAR_DEVICE void modified_query_states(const ModifiedBackwardParams<Modification>& params) {
+  query_states<config>(params.backward, params.modification);
+}
+template <BackwardConfig config, class Modification>
+SIRDAR_DEVICE void modified_key_terms(const ModifiedBackwardParams<Modification>& params) {
+  key_terms<config>(params.backward, params.modification);
 }
 
 }  // namespace sirdar::rows

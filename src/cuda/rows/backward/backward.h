@@ -13,6 +13,10 @@ extern const Implementation kBackward;
 
 size_t backward_workspace_bytes(const Problem& problem);
 
+// Of the passes that companions_of() lists (arguments.h), in that order.
+std::vector<KernelSource> companion_sources(const Problem& problem,
+                                            const expression::DeviceModification& modification);
+
 // One problem's kernels, compiled and loaded when they are first needed. Any number of threads.
 class BackwardLauncher {
  public:

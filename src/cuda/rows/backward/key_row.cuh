@@ -14,7 +14,8 @@ SIRDAR_DEVICE QueryState load_state(const QueryState* address) {
       ptx::float_of(static_cast<uint32_t>(words.z)), ptx::float_of(static_cast<uint32_t>(words.w))};
 }
 
-template <BackwardConfig config, class Modification>
+// kMakesGradients: dk and dv, besides what the key adds to dbias.
+template <BackwardConfig config, bool kMakesGradients, class Modification>
 struct KeyRow {
   using Stored = StoredOf<config.element>;
   using StoredOut = StoredOf<config.element_out>;
@@ -63,10 +64,12 @@ struct KeyRow {
       }
       bias_term += gradient.score;
       const uint32_t seen = ptx::ballot_sync(is_seen);
-      dv.add(seen, gradient.weight, params.head_dim_v, params.adds_dout_vectors != 0, lane,
-             [&](int n) { return dout_row(at, first + n); });
-      dk.add(seen, gradient.product, params.head_dim, params.adds_q_vectors != 0, lane,
-             [&](int n) { return query_row(at, first + n); });
+      if constexpr (kMakesGradients) {
+        dv.add(seen, gradient.weight, params.head_dim_v, params.adds_dout_vectors != 0, lane,
+               [&](int n) { return dout_row(at, first + n); });
+        dk.add(seen, gradient.product, params.head_dim, params.adds_q_vectors != 0, lane,
+               [&](int n) { return query_row(at, first + n); });
+      }
     }
     return warp_sum(bias_term);
   }
@@ -93,7 +96,7 @@ struct KeyRow {
 
 // One key of the call: keys of a K/V head are neighbours, the first ones, which most rows see under
 // a causal mask, first.
-template <BackwardConfig config, class Modification>
+template <BackwardConfig config, bool kMakesGradients, class Modification>
 SIRDAR_DEVICE void compute_key_row(const BackwardParams& params, const Modification& modification,
                                    long long index, uint32_t shared) {
   const int lane = ptx::thread_idx_x() % 32;
@@ -102,10 +105,11 @@ SIRDAR_DEVICE void compute_key_row(const BackwardParams& params, const Modificat
   const int head = static_cast<int>(list % params.num_heads_kv) * params.group_size;
   Head at = Head::of(params, static_cast<int>(list / params.num_heads_kv), head);
   if (key >= at.k.stored) return;
-  KeyRow<config, Modification> own{params,   modification,
-                                   key,      lane,
-                                   {shared}, {shared + 4 * static_cast<uint32_t>(config.columns)},
-                                   {},       {}};
+  KeyRow<config, kMakesGradients, Modification> own{
+      params,   modification,
+      key,      lane,
+      {shared}, {shared + 4 * static_cast<uint32_t>(config.columns)},
+      {},       {}};
   own.dk.clear();
   own.dv.clear();
   if (key < at.k.length) {
@@ -118,7 +122,7 @@ SIRDAR_DEVICE void compute_key_row(const BackwardParams& params, const Modificat
       params.bias_of_keys[at.head * params.keys_of_head + place] = bias_term;
     }
   }
-  own.store(at);
+  if constexpr (kMakesGradients) own.store(at);
 }
 
 }  // namespace sirdar::rows

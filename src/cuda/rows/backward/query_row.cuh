@@ -183,7 +183,8 @@ struct CallRow {
   }
 };
 
-template <BackwardConfig config, class Modification>
+// kMakesDq: otherwise the row leaves its state and its part of dbias alone.
+template <BackwardConfig config, bool kMakesDq, class Modification>
 SIRDAR_DEVICE void compute_query_row(const BackwardParams& params, const Modification& modification,
                                      long long index, uint32_t shared) {
   const int lane = ptx::thread_idx_x() % 32;
@@ -200,19 +201,24 @@ SIRDAR_DEVICE void compute_query_row(const BackwardParams& params, const Modific
     own.stage();
     state = own.state();
     IntRange keys = own.pairs.keys_of(row);
-    if (!takes_part(state)) keys.end = keys.begin;
+    const bool is_needed = kMakesDq || params.bias_of_rows != nullptr;
+    if (!takes_part(state) || !is_needed) keys.end = keys.begin;
     const auto of_row = own.pairs.begin_row(row);
     for (int first = keys.begin; first < keys.end; first += 32) {
       PairGradient gradient;
       const uint32_t seen = own.meet(of_row, first, keys, state, gradient);
       bias_term += gradient.score;
-      dq.add(seen, gradient.product, params.head_dim, params.adds_k_vectors != 0, lane,
-             [&](int n) { return own.key_row(first + n); });
+      if constexpr (kMakesDq) {
+        dq.add(seen, gradient.product, params.head_dim, params.adds_k_vectors != 0, lane,
+               [&](int n) { return own.key_row(first + n); });
+      }
     }
   }
-  dq.template store<config.element>(static_cast<StoredOf<config.element>*>(params.dq) +
-                                        params.dq_rows.offset(at.batch, at.q, row, at.head),
-                                    params.head_dim, lane);
+  if constexpr (kMakesDq) {
+    dq.template store<config.element>(static_cast<StoredOf<config.element>*>(params.dq) +
+                                          params.dq_rows.offset(at.batch, at.q, row, at.head),
+                                      params.head_dim, lane);
+  }
   bias_term = warp_sum(bias_term);
   if (lane != 0) return;
   const long long place =

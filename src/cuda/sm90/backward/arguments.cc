@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "cuda/modified_params.h"
+#include "cuda/rows/backward/arguments.h"
 #include "cuda/sm90/arguments.h"
 #include "cuda/sm90/backward/choose.h"
 #include "cuda/sm90/backward/walk.h"
@@ -167,6 +168,21 @@ void add_logits(const Problem& problem, const Args& args, BackwardParams& params
   }
 }
 
+// What makes dbias and gradients of tensors that expressions read; `first`: the place of its
+// kernels.
+Status add_companions(const Problem& problem, const expression::DeviceModification& modification,
+                      const Args& args, size_t first, std::vector<cuda::Step>& steps) {
+  const std::vector<rows::Pass> passes = rows::companions_of(problem);
+  if (passes.empty()) return {};
+  Result<std::vector<cuda::Step>> made = rows::make_steps(problem, modification, args, passes);
+  if (!made.ok()) return made.status();
+  for (cuda::Step& step : made.value()) {
+    step.kernel += first;
+    steps.push_back(std::move(step));
+  }
+  return {};
+}
+
 Result<BackwardParams> make_params(const Problem& problem, const BackwardConfig& config,
                                    const expression::DeviceModification& modification,
                                    const Args& args, int num_sms) {
@@ -203,6 +219,9 @@ BackwardWorkspace workspace_of(const Problem& problem, const BackwardConfig& con
   const size_t turns = config.is_deterministic ? sums * static_cast<size_t>(tile_parts(config)) : 0;
   workspace.walk = workspace.turns + aligned(turns * sizeof(int));
   workspace.end = workspace.walk + aligned(walk_bytes(problem, config, modification));
+  if (!rows::companions_of(problem).empty()) {  // they come last, and take it all
+    workspace.end = std::max(workspace.end, rows::backward_workspace_bytes(problem));
+  }
   return workspace;
 }
 
@@ -279,6 +298,8 @@ Result<std::vector<cuda::Step>> make_steps(const Problem& problem, const Backwar
   }
   steps.insert(steps.end(), {prepare, backward, convert});
   if (problem.needs_dsink) steps.push_back(step_of(BackwardPass::sink_gradient, params.num_heads));
+  Status status = add_companions(problem, modification, args, passes.size(), steps);
+  if (!status.ok()) return status;
   return steps;
 }
 

@@ -24,7 +24,7 @@ BackwardWorkspace workspace_of(const Problem& problem, const BackwardConfig& con
 Status check_reach(const Problem& problem, const BackwardConfig& config, const Args& args);
 
 // The kernels. The first three run in this order; others before and behind them, where a problem
-// has what they are for.
+// has what they are for. Behind them all stand those of rows::companions_of().
 enum class BackwardPass : int { prepare, backward, convert, sink_gradient, cover, cover_walks };
 std::vector<BackwardPass> passes_of(const Problem& problem);
 

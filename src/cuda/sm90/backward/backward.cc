@@ -175,6 +175,8 @@ std::vector<KernelSource> kernel_sources(const Problem& problem, const BackwardC
   std::vector<KernelSource> sources;
   for (const BackwardPass pass : passes_of(problem))
     sources.push_back(source_of(problem, config, pass, modification));
+  for (KernelSource& source : rows::companion_sources(problem, modification))
+    sources.push_back(std::move(source));
   return sources;
 }
 
@@ -255,10 +257,13 @@ const Implementation kBackward = {
                    feature::window | feature::chunk | feature::dlse | feature::top_left |
                    feature::softcap | feature::alibi | feature::sink | feature::dsink |
                    feature::document | feature::mask_tensor | feature::mask_mod |
-                   feature::score_mod | feature::bias | feature::dtype_bf16,
+                   feature::score_mod | feature::bias | feature::dbias | feature::dtensor |
+                   feature::dtype_bf16,
     .note =
-        "tensors whose addresses or strides are no multiples of 16 bytes, or whose strides are "
-        "negative, are computed by cuda.rows.backward, which is slower",
+        "dbias and gradients of tensors that expressions read are made by kernels of "
+        "cuda.rows.backward, which are slower, behind those of dq, dk and dv; tensors whose "
+        "addresses or strides are no multiples of 16 bytes, or whose strides are negative, are "
+        "computed by cuda.rows.backward altogether",
     .supports = supports,
     .configure = configure,
     .print = print,
