@@ -5,7 +5,7 @@ import torch
 import torch_formula
 
 import sirdar.compat
-from sirdar.compat import flash_attn_interface as fa3
+from sirdar.compat import flash_attn, flash_attn_interface as fa3
 from sirdar.compat.flash_attn import bert_padding
 from sirdar.compat.flash_attn.layers.rotary import (
     RotaryEmbedding, apply_rotary_emb, apply_rotary_emb_kv_, apply_rotary_emb_qkv_, apply_rotary_emb_torch,
@@ -309,3 +309,20 @@ def test_compiled_whole_and_mapped(draw):
     mapped = torch.func.vmap(lambda q: fa3.flash_attn_func(q, q, q, causal=True))(many)
     for one, other in zip(mapped, many):
         assert torch.equal(one, fa3.flash_attn_func(other, other, other, causal=True))
+
+
+def test_pages_have_results_and_no_gradients(draw):
+    q, pages = draw(3, 4, 16).requires_grad_(), draw(4, 8, 2, 16).requires_grad_()
+    table, starts = torch.tensor([[2, 0]]).int(), (starts_of(3), starts_of(11))
+    out = flash_attn.flash_attn_varlen_func(
+        q, pages, pages, *starts, 3, 11, causal=True, block_table=table
+    )
+    keys = pages[table[0].long()].flatten(0, 1)[None, :11]
+    close(
+        out[None],
+        torch_formula.attention(q[None], keys, keys, visible=shown(3, 11, causal=True))[0],
+    )
+    with pytest.raises(
+        NotImplementedError, match="^block_table: attention over pages has no backward"
+    ):
+        out.sum().backward()

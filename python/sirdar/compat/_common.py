@@ -15,6 +15,25 @@ def refuse(name, instead):
     raise NotImplementedError(f"{name}: is not supported by this library; {instead}")
 
 
+def wants_gradient(tensors):
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
+class NoBackward(torch.autograd.Function):
+    """apply(sentence, out, lse, *inputs) -> out, lse: results of inputs that require gradients which there are
+    not; the sentence is raised only where they are asked for, as flash-attn's users expect."""
+
+    @staticmethod
+    def forward(ctx, sentence, out, lse, *inputs):
+        ctx.sentence = sentence
+        ctx.mark_non_differentiable(lse)
+        return out.view_as(out), lse
+
+    @staticmethod
+    def backward(ctx, *grads):
+        raise NotImplementedError(ctx.sentence)
+
+
 def window_of(window_size):
     """The options of a window given as a pair of ints, a list or a tensor; a negative side has no bound."""
     try:

@@ -5,7 +5,17 @@ say how, not what, and have no effect on the result; qv is refused by name."""
 import torch
 
 from ..torch import attention
-from ._common import Descale, check_packed, lse_product, refuse, whole, window_of, with_kvcache
+from ._common import (
+    Descale,
+    NoBackward,
+    check_packed,
+    lse_product,
+    refuse,
+    wants_gradient,
+    whole,
+    window_of,
+    with_kvcache,
+)
 from ..torch import backward as _backward_pass
 from ..torch._attention import check_tensor
 from ..torch._merge import combined
@@ -14,20 +24,6 @@ from ..torch._merge import combined
 def _refuse(qv):
     if qv is not None:
         refuse("qv", "concatenate q with qv and k with v along head_dim, up to 512 columns")
-
-
-class _NoBackward(torch.autograd.Function):
-    """Results of 8-bit inputs that require gradients: they can be had, their gradients cannot."""
-
-    @staticmethod
-    def forward(ctx, out, lse, *inputs):
-        ctx.dtype = inputs[0].dtype
-        ctx.mark_non_differentiable(lse)
-        return out.view_as(out), lse
-
-    @staticmethod
-    def backward(ctx, *grads):
-        raise NotImplementedError(f"q: {ctx.dtype} has no backward pass; use bfloat16.")
 
 
 def _attend(q, k, v, descale, softcap, cu_seqlens_q=None, **options):
@@ -41,13 +37,15 @@ def _attend(q, k, v, descale, softcap, cu_seqlens_q=None, **options):
     else:
         scales, options["softcap"] = None, softcap
     inputs = (q, k, v)
-    lacks_backward = q.dtype.itemsize == 1 and any(x.requires_grad for x in inputs)
+    lacks_backward = q.dtype.itemsize == 1 and wants_gradient(inputs)
     if lacks_backward:
         q, k, v = (x.detach() for x in inputs)
     out, lse = attention(q, k, v, cu_seqlens_q=cu_seqlens_q, return_lse=True, **options)
     if scales is not None:
         out = scales.of_output(out, cu_seqlens_q)
-    return _NoBackward.apply(out, lse, *inputs) if lacks_backward else (out, lse)
+    if not lacks_backward:
+        return out, lse
+    return NoBackward.apply(f"q: {q.dtype} has no backward pass; use bfloat16.", out, lse, *inputs)
 
 
 def _options(softmax_scale, causal, window_size, attention_chunk, deterministic=True):

@@ -6,7 +6,16 @@ rng_state lies on the CPU. docs/migration.md has the tables."""
 import torch
 
 from ...torch import attention, attention_varlen, backward
-from .._common import check_packed, lse_product, refuse, whole, window_of, with_kvcache
+from .._common import (
+    NoBackward,
+    check_packed,
+    lse_product,
+    refuse,
+    wants_gradient,
+    whole,
+    window_of,
+    with_kvcache,
+)
 from .._dropout import signed_weights
 from ...torch._attention import draw_rng
 
@@ -109,11 +118,20 @@ def _ragged(
     rng = draw_rng(options["dropout_p"])
     if page_table is not None and seqused_k is None:
         seqused_k = cu_seqlens_k.diff().to(torch.int32)
+    inputs = (q, k, v)
+    lacks_backward = page_table is not None and wants_gradient(inputs)
+    if lacks_backward:
+        q, k, v = (x.detach() for x in inputs)
     out, lse = attention_varlen(
         q, k, v, cu_seqlens_q, None if page_table is not None else cu_seqlens_k,
         whole(max_seqlen_q), whole(max_seqlen_k), page_table=page_table, seqused_k=seqused_k,
         dropout_rng=rng, return_lse=True, **options,
     )  # fmt: skip
+    if lacks_backward:
+        sentence = (
+            "block_table: attention over pages has no backward pass; gather the pages into k and v."
+        )
+        out, lse = NoBackward.apply(sentence, out, lse, *inputs)
     weights = q.new_empty(0)
     if return_attn_probs and rng is not None:
         weights = signed_weights(
