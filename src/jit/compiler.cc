@@ -123,15 +123,49 @@ std::vector<std::string> candidates() {
   return files;
 }
 
+// In the order in which they are tried; `where` may be a file, or is not empty or a folder.
+std::vector<std::string> files_of(const fs::path& where) {
+  std::error_code error;
+  if (where.empty()) return candidates();
+  if (!fs::is_directory(where, error)) return {where.string()};
+  std::vector<std::string> files;
+  add_from(where, files);
+  return files;
+}
+
+// The version that the file's second half, which lies beside it, has in its name; empty where none
+// or several do.
+std::string version_beside(const fs::path& file) {
+  constexpr std::string_view kBuiltins = "libnvrtc-builtins.so.";
+  const std::string name = file.filename().string();
+  std::string version;
+  for (const fs::path& other : children(file.parent_path(), kBuiltins)) {
+    std::string found = other.filename().string().substr(kBuiltins.size());
+    const size_t dot = found.find('.');
+    if (dot == found.npos) continue;
+    found = found.substr(0, found.find('.', dot + 1));
+    const bool is_other = !name.starts_with(fmt::format("libnvrtc.so.{}", found.substr(0, dot)));
+    if (is_other || found == version) continue;
+    if (!version.empty()) return {};
+    version = found;
+  }
+  return version;
+}
+
+// Successes of find_compiler, by where.
+struct Found {
+  std::mutex mutex;
+  std::map<std::string, Compiler> compilers;
+};
+Found& found() {
+  static Found* const instance = new Found;
+  return *instance;
+}
+
 Result<Compiler> search(const fs::path& where) {
   std::error_code error;
   if (!where.empty() && !fs::is_directory(where, error)) return load(where);
-  std::vector<std::string> files;
-  if (where.empty()) {
-    files = candidates();
-  } else {
-    add_from(where, files);
-  }
+  const std::vector<std::string> files = files_of(where);
   Status first_odd;  // a file that is there but does not work says more than those that are missing
   for (const std::string& file : files) {
     Result<Compiler> compiler = load(file);
@@ -189,14 +223,31 @@ std::string without_final_zero(std::string text) {
 }  // namespace
 
 Result<Compiler> find_compiler(const fs::path& where) {
-  static std::mutex* const mutex = new std::mutex;
-  static auto* const kept = new std::map<std::string, Compiler>;
-  const std::lock_guard lock(*mutex);
-  if (const auto it = kept->find(where.string()); it != kept->end()) return it->second;
+  const std::lock_guard lock(found().mutex);
+  auto& kept = found().compilers;
+  if (const auto it = kept.find(where.string()); it != kept.end()) return it->second;
   Result<Compiler> compiler = search(where);
   // A missing compiler may be installed while the process runs: only success is remembered.
-  if (compiler.ok()) kept->emplace(where.string(), compiler.value());
+  if (compiler.ok()) kept.emplace(where.string(), compiler.value());
   return compiler;
+}
+
+std::string version_of_compiler(const fs::path& where) {
+  {
+    const std::lock_guard lock(found().mutex);
+    const auto it = found().compilers.find(where.string());
+    if (it != found().compilers.end()) return it->second.version;
+  }
+  for (const std::string& file : files_of(where)) {
+    if (file.find('/') == file.npos) {  // a name that the loader may know, which only loading tells
+      if (dlopen(file.c_str(), RTLD_LAZY | RTLD_LOCAL) == nullptr) continue;
+    } else if (std::string version = version_beside(file); !version.empty()) {
+      return version;
+    }
+    break;
+  }
+  const Result<Compiler> compiler = find_compiler(where);
+  return compiler.ok() ? compiler.value().version : std::string();
 }
 
 std::vector<std::string> compile_options(std::string_view arch) {

@@ -30,6 +30,10 @@ struct Compilation {
 };
 
 // The options that every kernel is compiled with.
+// Its version without loading it, which takes longer than finding a kernel in the cache, where the
+// names of its files tell; empty if there is none.
+std::string version_of_compiler(const std::filesystem::path& where);
+
 std::vector<std::string> compile_options(std::string_view arch);
 
 // On an error the message holds the log.

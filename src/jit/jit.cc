@@ -179,12 +179,18 @@ Status forbidden(const Request& request) {
 }
 
 Result<CompiledKernelPtr> find_or_compile(const Request& request, const Settings& settings) {
-  Result<Compiler> compiler(Status(StatusCode::compile_failed, ""));
-  if (settings.may_compile) compiler = find_compiler(settings.nvrtc);
-  const std::string version = compiler.ok() ? compiler.value().version : std::string();
+  std::string version;
+  if (settings.may_compile) version = version_of_compiler(settings.nvrtc);
   CompiledKernelPtr kernel = find_on_disk(request, settings, version);
   if (kernel == nullptr && !settings.may_compile) return forbidden(request);
-  if (kernel == nullptr && !compiler.ok()) return compiler.status();
+  Result<Compiler> compiler(Status(StatusCode::compile_failed, ""));
+  if (kernel == nullptr) {
+    compiler = find_compiler(settings.nvrtc);
+    // One that is there and does not work is as none.
+    if (!compiler.ok()) kernel = find_on_disk(request, settings, "");
+    if (kernel == nullptr && !compiler.ok()) return compiler.status();
+    if (compiler.ok()) version = compiler.value().version;
+  }
   std::optional<EntryLock> lock;
   if (kernel == nullptr && !settings.cache_dir.empty()) {
     lock.emplace(settings.cache_dir, entry_name(request, version), kLockLimit);

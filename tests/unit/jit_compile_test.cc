@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "jit/cache.h"
+#include "jit/compiler.h"
 #include "jit/jit.h"
 #include "support/scratch.h"
 
@@ -41,6 +42,24 @@ TEST(JitWithoutCompiler, IsToldWhatToInstall) {
   set_jit_options(options);
   expect_says(compile(tiny_kernel(dir / "src"), "sm_90a", "fwd").status(),
               {options.nvrtc, "cannot be loaded"});
+}
+
+// Loading it would take longer than finding a kernel on disk.
+TEST(JitWithoutCompiler, ReadsTheVersionFromTheNamesOfFiles) {
+  const Scratch dir;
+  const fs::path lib = dir.path() / "nvidia/cu13/lib";
+  fs::create_directories(lib);
+  testing::write_text(lib / "libnvrtc.so.13", "no library");
+  EXPECT_EQ(version_of_compiler(dir.path()), "") << "nothing tells";
+  testing::write_text(lib / "libnvrtc-builtins.so.13.2", "");
+  testing::write_text(lib / "libnvrtc-builtins.so.13.2.78", "");
+  testing::write_text(lib / "libnvrtc-builtins.so", "");
+  testing::write_text(lib / "libnvrtc-builtins.so.12.9", "");
+  testing::write_text(lib / "libnvrtc-builtins.alt.so.13.1", "");
+  EXPECT_EQ(version_of_compiler(dir.path()), "13.2");
+  EXPECT_EQ(version_of_compiler(lib / "libnvrtc.so.13"), "13.2");
+  testing::write_text(lib / "libnvrtc-builtins.so.13.1", "");
+  EXPECT_EQ(version_of_compiler(dir.path()), "") << "which of the two is unknown";
 }
 
 TEST(JitReport, IsReadFromTheAssemblersLog) {
@@ -152,6 +171,17 @@ TEST_F(JitCompile, FindsAgainWhatIsOnDisk) {
   forget();
   EXPECT_EQ(compiled(source).value()->origin, Origin::compiled);
   EXPECT_TRUE(read_entry(dir_ / "cache", first->name).has_value());
+}
+
+TEST_F(JitCompile, FindsWhatIsOnDiskWhereTheCompilerIsBroken) {
+  const KernelSource source = tiny_kernel(dir_ / "src");
+  const CompiledKernelPtr first = compiled(source).value();
+  options_.nvrtc = dir_ / "libnvrtc.so.13";
+  testing::write_text(options_.nvrtc, "no library");
+  set_jit_options(options_);
+  const auto second = compiled(source);
+  ASSERT_TRUE(second.ok()) << second.status().message();
+  EXPECT_EQ(second.value()->origin, Origin::cache);
 }
 
 TEST_F(JitCompile, IsAnotherKernelWhereAnyInputDiffers) {
