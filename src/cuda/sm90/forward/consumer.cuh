@@ -48,11 +48,10 @@ struct Consumer {
   static constexpr bool kHidesFirst = !config.has_logits;
   // With the staged bias, in one multiply-add.
   static constexpr bool kScalesLast = kStagesBias && !config.has_softcap && !config.has_alibi;
-  // A warpgroup whose items overflowed this often takes the running maximum for the rest of one.
   // A warp whose items overflowed this often takes the running maximum for the rest of one. Scores
   // that are too large for a polynomial are found the same way, and say nothing of the next
   // block's.
-  static constexpr int kPatience = kCapsLast ? 1 << 30 : 1;
+  static constexpr int kEndless = 1 << 30, kPatience = kCapsLast ? kEndless : 1;
 
   const ForwardParams& params;
   const Modification& modification;
@@ -406,7 +405,7 @@ struct Consumer {
 
   // Whether the running maximum is taken, and not the guarded reference.
   SIRDAR_DEVICE bool is_classic_now(bool hides) const {
-    bool is_classic = overflows >= kPatience;
+    bool is_classic = kPatience != kEndless && overflows >= kPatience;
     if (config.has_mask_mod || config.bias != Bias::none || (kHidesFirst && hides)) {
       // A row that has seen nothing yet has no reference.
       const float least = ptx::min_of(rows.reference.upper, rows.reference.lower);
