@@ -30,11 +30,6 @@ double quantile(std::vector<double> values, double q) {
   return values[static_cast<size_t>(q * static_cast<double>(values.size() - 1) + 0.5)];
 }
 
-Timing timing(const std::vector<double>& ms) {
-  const double median = quantile(ms, 0.5);
-  return {median, quantile(ms, 0), (quantile(ms, 0.75) - quantile(ms, 0.25)) / median};
-}
-
 // Different data for consecutive runs, until together they leave the caches of the cores used.
 std::vector<std::unique_ptr<check::Inputs>> make_buffers(const Problem& problem, const Cost& cost,
                                                          const Device& device,
@@ -85,7 +80,7 @@ Status check_naive(const Plan& plan, const Args& args, NaiveAttention& naive) {
 
 void summarise(const Samples& samples, const Cost& cost, BenchResult& result) {
   result.repetitions = static_cast<int>(samples.ours.size());
-  result.time = timing(samples.ours);
+  result.time = timing_of(samples.ours);
   const double seconds = result.time.median_ms * 1e-3;
   const Peaks peaks{quantile(samples.peak_flops, 0.5), result.peak_gbytes_per_s * 1e9};
   result.peak_tflops = peaks.flops_per_s * 1e-12;
@@ -93,12 +88,17 @@ void summarise(const Samples& samples, const Cost& cost, BenchResult& result) {
   result.gbytes_per_s = cost.bytes() / seconds * 1e-9;
   result.roofline_percent = 100 * roofline_seconds(cost, peaks) / seconds;
   if (!samples.naive_exp.empty()) {
-    result.naive_exp = timing(samples.naive_exp);
-    result.naive_vector = timing(samples.naive_vector);
+    result.naive_exp = timing_of(samples.naive_exp);
+    result.naive_vector = timing_of(samples.naive_vector);
   }
 }
 
 }  // namespace
+
+Timing timing_of(const std::vector<double>& ms) {
+  const double median = quantile(ms, 0.5);
+  return {median, quantile(ms, 0), (quantile(ms, 0.75) - quantile(ms, 0.25)) / median};
+}
 
 Result<BenchResult> measure(const Problem& problem, const BenchOptions& options) {
   const Result<Plan> planned = Plan::create(problem, options.plan);

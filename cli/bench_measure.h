@@ -1,5 +1,5 @@
-// Times one problem: ours, the machine's peak and, when wanted, the naive method, in turns, so that
-// whatever else the machine does at the time meets all of them.
+// Times one problem. On a CPU: ours, the machine's peak and, when wanted, the naive method, in
+// turns, so that whatever else the machine does at the time meets all of them.
 #pragma once
 
 #include <sirdar/plan.hpp>
@@ -15,6 +15,7 @@ namespace sirdar::cli {
 struct BenchOptions {
   PlanOptions plan;
   bool against_naive = false;
+  std::string where;  // "cuda", or an implementation there: on a GPU
   check::Placement placement{.pages = Pages::huge};
   double min_seconds = 1;   // at least this long, and 30 repetitions ...
   double max_seconds = 10;  // ... but no longer than this once there are 3
@@ -25,21 +26,27 @@ struct Timing {
   double spread = 0;  // (third quartile - first quartile) / median
 };
 
+Timing timing_of(const std::vector<double>& ms);
+
 struct BenchResult {
   std::string problem, implementation, config;
   int repetitions = 0, num_buffers = 0;
   Timing time;
   double tflops = 0, gbytes_per_s = 0;
-  double roofline_percent = 0;  // of what the measured peaks below allow
-  double peak_tflops = 0, peak_gbytes_per_s = 0;
+  std::optional<double> roofline_percent;         // of what the peaks below allow
+  double peak_tflops = 0, peak_gbytes_per_s = 0;  // measured; on a GPU the maker's, 0: unknown
   double extra_mib = 0, jit_ms = 0;
-  std::string device, isa;
+  std::string device;
+  std::string isa;  // of a CPU, and threads
   int num_threads = 0;
+  std::optional<double> host_us;                  // of a GPU: of the host's time for one call
   std::string naive_library;                      // whose sgemm, tuned for what
   std::string naive_refusal;                      // set: there are no naive times
   std::optional<Timing> naive_exp, naive_vector;  // std::exp; our vector exponential
 };
 
 Result<BenchResult> measure(const Problem& problem, const BenchOptions& options);
+// `plan` is for a GPU.
+Result<BenchResult> measure_on_gpu(const Plan& plan, const BenchOptions& options);
 
 }  // namespace sirdar::cli

@@ -34,18 +34,23 @@ nlohmann::ordered_json to_json(const BenchResult& result, const BenchOptions& op
                               {"buffers", result.num_buffers},
                               {"tflops", result.tflops},
                               {"gbytes_per_s", result.gbytes_per_s},
-                              {"roofline_percent", result.roofline_percent},
+                              {"roofline_percent", nullptr},
                               {"peak_tflops", result.peak_tflops},
                               {"peak_gbytes_per_s", result.peak_gbytes_per_s},
                               {"extra_mib", result.extra_mib},
                               {"jit_ms", result.jit_ms},
-                              {"device", result.device},
-                              {"isa", result.isa},
-                              {"threads", result.num_threads},
-                              {"pages", options.placement.pages == Pages::huge ? "huge" : "small"},
-                              {"layout", options.placement.heads_first ? "bhsd" : "bshd"},
-                              {"version", std::string(version())},
-                              {"commit", SIRDAR_COMMIT}};
+                              {"device", result.device}};
+  if (result.roofline_percent) json["roofline_percent"] = *result.roofline_percent;
+  if (result.host_us) {
+    json["host_us"] = *result.host_us;
+  } else {
+    json["isa"] = result.isa;
+    json["threads"] = result.num_threads;
+    json["pages"] = options.placement.pages == Pages::huge ? "huge" : "small";
+  }
+  json["layout"] = options.placement.heads_first ? "bhsd" : "bshd";
+  json["version"] = std::string(version());
+  json["commit"] = SIRDAR_COMMIT;
   if (result.naive_exp) {
     json["naive_library"] = result.naive_library;
     json["naive_exp_ms"] = result.naive_exp->median_ms;
@@ -59,24 +64,31 @@ nlohmann::ordered_json to_json(const BenchResult& result, const BenchOptions& op
 }
 
 void print_header(const BenchFlags& flags) {
-  fmt::print("{:<44} {:>9} {:>7} {:>4} {:>7} {:>7} {:>6} {:>8}", "problem", "median ms", "spread",
+  fmt::print("{:<44} {:>9} {:>7} {:>4} {:>8} {:>7} {:>6} {:>8}", "problem", "median ms", "spread",
              "n", "TFLOP/s", "GB/s", "roof %", "extra MiB");
   if (flags.against) fmt::print(" {:>10} {:>10}", "naive exp", "naive vec");
   fmt::print("\n");
 }
 
 void print_row(const BenchResult& result) {
-  fmt::print("{:<44} {:>9.3f} {:>6.1f}% {:>4} {:>7.4f} {:>7.2f} {:>6.1f} {:>8.2f}", result.problem,
+  fmt::print("{:<44} {:>9.3f} {:>6.1f}% {:>4} {:>8.4f} {:>7.2f} {:>6} {:>8.2f}", result.problem,
              result.time.median_ms, 100 * result.time.spread, result.repetitions, result.tflops,
-             result.gbytes_per_s, result.roofline_percent, result.extra_mib);
+             result.gbytes_per_s,
+             result.roofline_percent ? fmt::format("{:.1f}", *result.roofline_percent) : "?",
+             result.extra_mib);
   if (result.naive_exp) {
     fmt::print(" {:>9.2f}x {:>9.2f}x", result.naive_exp->median_ms / result.time.median_ms,
                result.naive_vector->median_ms / result.time.median_ms);
   }
-  fmt::print("\n  {} {}; peak {:.4f} TFLOP/s, {:.1f} GB/s with {} threads{}{}\n",
-             result.implementation, result.config, result.peak_tflops, result.peak_gbytes_per_s,
-             result.num_threads, result.naive_library.empty() ? "" : "; naive by ",
-             result.naive_library);
+  fmt::print("\n  {} {}; peak {:.4f} TFLOP/s, {:.1f} GB/s", result.implementation, result.config,
+             result.peak_tflops, result.peak_gbytes_per_s);
+  if (result.host_us) {
+    fmt::print(" of {}; {:.2f} us of the host a call; kernels ready in {:.0f} ms\n", result.device,
+               *result.host_us, result.jit_ms);
+  } else {
+    fmt::print(" with {} threads{}{}\n", result.num_threads,
+               result.naive_library.empty() ? "" : "; naive by ", result.naive_library);
+  }
   if (!result.naive_refusal.empty()) fmt::print("  not compared: {}\n", result.naive_refusal);
   std::fflush(stdout);
 }
@@ -117,6 +129,17 @@ Status read_placement(const BenchFlags& flags, check::Placement& placement) {
   return status;
 }
 
+// What a GPU gives no meaning to.
+Status check_gpu_flags(const BenchFlags& flags) {
+  const std::pair<const char*, const BenchFlags::Text*> of_cpus[] = {
+      {"--isa", &flags.isa}, {"--threads", &flags.threads}, {"--pages", &flags.pages}};
+  for (const auto& [name, text] : of_cpus) {
+    if (*text) return bad_flag(name, "has no effect on a GPU; leave it out.");
+  }
+  if (flags.against) return bad_flag("--against", "compares on a CPU; leave it or --backend out.");
+  return {};
+}
+
 Result<BenchOptions> bench_options(const BenchFlags& flags) {
   const Result<std::string> backend = parse_word("--backend", flags.backend, "");
   if (!backend.ok()) return backend.status();
@@ -124,6 +147,11 @@ Result<BenchOptions> bench_options(const BenchFlags& flags) {
   if (!isa.ok()) return isa.status();
   BenchOptions options;
   options.plan.implementation = backend.value() == "cpu" ? "cpu.forward" : backend.value();
+  if (backend.value() == "cuda" || backend.value().starts_with("cuda.")) {
+    options.where = backend.value();
+    if (options.where == "cuda") options.plan.implementation.clear();  // whichever is best there
+    if (Status status = check_gpu_flags(flags); !status.ok()) return status;
+  }
   options.plan.isa = isa.value();
   if (flags.threads) {
     const Result<int64_t> threads = parse_integer("--threads", *flags.threads, 1, 4096);
@@ -151,17 +179,24 @@ int run_bench(const BenchFlags& flags) {
   if (!options.ok()) return fail(options.status());
   // The last problem of a suite must not be refused after an hour of the others.
   HeldNotices notices;
+  const std::string where =
+      options.value().where.empty() ? options.value().plan.implementation : options.value().where;
+  std::vector<Plan> plans;
   for (const Problem& problem : problems.value()) {
-    const Result<Plan> plan = plan_in_flag_terms(problem, options.value().plan);
+    const Result<Plan> plan = plan_in_flag_terms(problem, options.value().plan, where);
     if (!plan.ok()) return fail(plan.status());
+    plans.push_back(plan.value());
   }
   notices.show();
   Progress progress("bench");
   int64_t done = 0;
   bool is_first = true;
-  for (const Problem& problem : problems.value()) {
-    progress.show(done++, static_cast<int64_t>(problems.value().size()), problem.str());
-    const Result<BenchResult> result = measure(problem, options.value());
+  for (const Plan& plan : plans) {
+    const Problem& problem = plan.problem();
+    progress.show(done++, static_cast<int64_t>(plans.size()), problem.str());
+    const Result<BenchResult> result = options.value().where.empty()
+                                           ? measure(problem, options.value())
+                                           : measure_on_gpu(plan, options.value());
     progress.clear();
     if (!result.ok()) return fail(result.status());
     if (flags.json) {
@@ -185,7 +220,8 @@ Action declare_bench(CLI::App& app) {
   add_switch(app, "--json", flags->json, "one JSON object a line instead of the table");
   app.add_option("--against", flags->against, "naive: the three steps by library sgemm, in turns")
       ->type_name("METHOD");
-  app.add_option("--backend", flags->backend, "this implementation, like cpu or reference")
+  app.add_option("--backend", flags->backend,
+                 "this implementation, like cpu or reference; cuda: on a GPU")
       ->type_name("NAME");
   app.add_option("--isa", flags->isa, "these instructions: scalar, avx2 or avx512")
       ->type_name("NAME");
@@ -206,7 +242,8 @@ Action declare_bench(CLI::App& app) {
   app.footer(
       "Examples:\n"
       "  sirdar bench 'fwd b1 s2048 h8 d64 fp32 causal' --against naive\n"
-      "  sirdar bench bench/suites/cpu_forward.txt --threads 1 --json");
+      "  sirdar bench bench/suites/cpu_forward.txt --threads 1 --json\n"
+      "  sirdar bench 'fwd b2 s8192 h16 d128 bf16 causal' --backend cuda");
   return [flags] { return run_bench(*flags); };
 }
 

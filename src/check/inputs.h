@@ -18,7 +18,8 @@ namespace sirdar::check {
 enum class Style : uint8_t {
   hostile,  // as above, with outlier channels, empty rows and -inf biases in the data
   plain,    // contiguous, aligned to 64 bytes, smooth data
-  timed,    // the same
+  timed,    // the same; out and lse of a backward problem are made quickly
+  unsaved,  // the same; out and lse are left to whoever wants them
 };
 
 // Where timed tensors lie.
@@ -27,6 +28,10 @@ struct Placement {
   bool heads_first =
       false;  // the rows of a head are adjacent: [batch, heads, seqlen, dim] in memory
 };
+
+// The forward problem whose out and lse a backward one reads, and its part of the arguments.
+Problem forward_of(const Problem& backward);
+Args forward_of(const Args& backward);
 
 class Inputs {
  public:

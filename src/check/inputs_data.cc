@@ -86,7 +86,7 @@ Inputs::Inputs(const Problem& problem, uint64_t seed, Style style, int64_t align
     make_outputs();
   } else {
     make_gradients();
-    if (style_ != Style::timed || !run_forward()) refresh_saved();
+    if (style_ != Style::unsaved && (style_ != Style::timed || !run_forward())) refresh_saved();
   }
   accept();
 }
@@ -304,18 +304,27 @@ void Inputs::make_gradients() {
   }
 }
 
-// Writes out and lse; false if nothing fast can.
-bool Inputs::run_forward() {
-  Problem forward = problem_;
+Problem forward_of(const Problem& backward) {
+  Problem forward = backward;
   forward.op = Op::forward;
   forward.needs_lse = true;
   forward.has_dlse = forward.needs_dbias = forward.needs_dsink = false;
   for (ExpressionTensor& tensor : forward.tensors) tensor.needs_grad = false;
-  const Result<Plan> plan = Plan::create(forward);
-  if (!plan.ok()) return false;
-  Args args = args_;
+  return forward;
+}
+
+Args forward_of(const Args& backward) {
+  Args args = backward;
   args.dout = args.dlse = args.dq = args.dk = args.dv = args.dbias = args.dsink = {};
   args.dtensors.clear();
+  return args;
+}
+
+// Writes out and lse; false if nothing fast can.
+bool Inputs::run_forward() {
+  const Result<Plan> plan = Plan::create(forward_of(problem_));
+  if (!plan.ok()) return false;
+  Args args = forward_of(args_);
   Bytes workspace(plan.value().workspace_bytes());
   args.workspace = workspace.data();
   args.workspace_bytes = workspace.size();

@@ -49,6 +49,10 @@ const char* bind_all(void* library, Driver& table) {
   bind("cuKernelSetAttribute", table.kernel_set);
   bind("cuLaunchKernelEx", table.launch);
   bind("cuCtxSynchronize", table.context_synchronize);
+  bind("cuEventCreate", table.event_create);
+  bind("cuEventDestroy_v2", table.event_destroy);
+  bind("cuEventRecord", table.event_record);
+  bind("cuEventElapsedTime", table.event_elapsed);
   bind("cuMemAlloc_v2", table.memory_allocate);
   bind("cuMemFree_v2", table.memory_free);
   bind("cuMemcpyHtoD_v2", table.copy_to_device);

@@ -19,6 +19,7 @@ using CuStream = struct CuStreamObject*;
 using CuLibrary = struct CuLibraryObject*;
 using CuKernel = struct CuKernelObject*;
 using CuFunction = struct CuFunctionObject*;
+using CuEvent = struct CuEventObject*;
 
 // Values of the driver's enumerations that are used.
 namespace attribute {
@@ -71,6 +72,10 @@ struct Driver {
   CuResult (*kernel_set)(int attribute, int value, CuKernel, CuDevice);
   CuResult (*launch)(const LaunchRecord*, CuFunction, void** params, void** extra);
   CuResult (*context_synchronize)();
+  CuResult (*event_create)(CuEvent*, unsigned flags);
+  CuResult (*event_destroy)(CuEvent);
+  CuResult (*event_record)(CuEvent, CuStream);
+  CuResult (*event_elapsed)(float* milliseconds, CuEvent begin, CuEvent end);
   CuResult (*memory_allocate)(void** address, size_t bytes);
   CuResult (*memory_free)(void* address);
   CuResult (*copy_to_device)(void* device, const void* host, size_t bytes);

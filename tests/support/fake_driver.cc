@@ -127,6 +127,21 @@ void fill_kernels(cuda::Driver& t) {
 
 void fill_memory(cuda::Driver& t) {
   t.context_synchronize = [] { return asked("context_synchronize"); };
+  t.event_create = [](cuda::CuEvent* event, unsigned) {
+    const int error = asked("event_create");
+    *event = error == 0 ? handle<cuda::CuEvent>(0x400u + fake->num_events) : nullptr;
+    if (error == 0) ++fake->num_events;
+    return error;
+  };
+  t.event_destroy = [](cuda::CuEvent) {
+    --fake->num_events;
+    return asked("event_destroy");
+  };
+  t.event_record = [](cuda::CuEvent, cuda::CuStream) { return asked("event_record"); };
+  t.event_elapsed = [](float* milliseconds, cuda::CuEvent, cuda::CuEvent) {
+    *milliseconds = fake->elapsed_ms;
+    return asked("event_elapsed");
+  };
   t.memory_allocate = [](void** address, size_t bytes) {
     const int error = asked("memory_allocate");
     *address = error == 0 ? std::malloc(bytes) : nullptr;

@@ -41,6 +41,7 @@ class FakeDriver {
   std::vector<cuda::CuContext> stack;        // the last one is current
   std::map<void*, cuda::CuContext> streams;  // the context of each
   size_t param_bytes = 0;                    // how much of a parameter to keep
+  float elapsed_ms = 0.25f;                  // between any two events
 
   // What it was asked.
   std::vector<std::string> calls;
@@ -48,6 +49,7 @@ class FakeDriver {
   std::vector<FakeTensorMap> tensor_maps;
   int num_retained = 0, num_libraries = 0, dynamic_shared_bytes = 0;
   int num_allocations = 0;  // of device memory, which is the host's, not yet freed
+  unsigned num_events = 0;  // not yet destroyed
 
  private:
   cuda::Driver table_;
