@@ -80,6 +80,10 @@ std::string Plan::explain() const {
   const std::string_view note = state_->implementation->note;
   if (!note.empty()) sheet.line("note", "{}", note);
   if (!settings.empty()) sheet.line("config", "{}", settings);
+  if (const auto packing = state_->implementation->packing; packing != nullptr) {
+    if (const std::string text = packing(p, state_->config); !text.empty())
+      sheet.line("packing", "{}", text);
+  }
   sheet.line("workspace", "{} bytes", workspace_bytes());
   sheet.line("visible pairs", "{}{}", at_most, cost.visible_pairs);
   sheet.line("arithmetic", "{}{}FLOP", at_most, scaled(cost.flops));

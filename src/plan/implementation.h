@@ -46,6 +46,9 @@ struct Implementation {
   Status (*supports)(const Problem&, const Device&);
   Result<Config> (*configure)(const Problem&, const Device&, const PlanOptions&);
   std::string (*print)(const Config&);  // "isa=avx512 block_m=128"
+  // Whether query heads that share a K/V head share tiles, and why, in a line; "": there are none.
+  // null: nothing is packed.
+  std::string (*packing)(const Problem&, const Config&) = nullptr;
   size_t (*workspace_bytes)(const Problem&, const Config&);
   // Made once for a plan and handed to every run in Plan::State::prepared; null: nothing.
   std::shared_ptr<const void> (*prepare)(const Problem&) = nullptr;

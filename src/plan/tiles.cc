@@ -133,8 +133,10 @@ Cover KnownMasks::coverage(Range q, Range k) const {
 
 TileSize tile_size(std::string_view config) {
   TileSize size;
+  int64_t heads = 1;
   for (const auto& [name, target] :
-       {std::pair{"block_m=", &size.block_m}, std::pair{"block_n=", &size.block_n}}) {
+       {std::pair{"block_m=", &size.block_m}, std::pair{"block_n=", &size.block_n},
+        std::pair{"num_packed_heads=", &heads}}) {
     const size_t at = config.find(name);
     if (at == std::string_view::npos) continue;
     const std::string_view text = config.substr(at + std::string_view(name).size());
@@ -142,6 +144,7 @@ TileSize tile_size(std::string_view config) {
     std::from_chars(text.data(), text.data() + text.size(), value);
     if (value > 0) *target = value;
   }
+  size.block_m = std::max<int64_t>(size.block_m / heads, 1);
   return size;
 }
 

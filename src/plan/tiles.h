@@ -64,6 +64,7 @@ class KnownMasks {
 };
 
 // Query rows and keys of a tile: block_m and block_n of a printed config, 64 where it has none.
+// Rows that several heads have (num_packed_heads) count once.
 struct TileSize {
   int64_t block_m = 64, block_n = 64;
 };

@@ -25,21 +25,23 @@ struct Counted {
     counters = report.counters;
     EXPECT_EQ(counters.mma_flops, 0u) << "no block was scored again";
   }
-  int64_t heads() const { return problem.batch * problem.num_heads_q; }
+  // Heads or packs of them, which are whole here.
+  int64_t heads() const { return problem.batch * problem.num_heads_q / config.num_packed_heads; }
   int64_t columns() const { return problem.head_dim + problem.value_dim(); }
   // Tiles of which something is seen, of one head.
   int64_t seen_tiles(int64_t block_m) const {
     const TileCounts tiles = count_tiles(problem, block_m, config.block_n).value();
     return tiles.part + tiles.all;
   }
-  // By tiles of so many query rows.
+  // By tiles of so many rows.
   double flops_of_tiles(int64_t rows) const {
-    return static_cast<double>(heads() * seen_tiles(rows) * rows * config.block_n * 2 * columns());
+    const int64_t tiles = seen_tiles(rows / config.num_packed_heads);
+    return static_cast<double>(heads() * tiles * rows * config.block_n * 2 * columns());
   }
   double bytes_of_tiles() const {
-    const int64_t blocks_m = (problem.seqlen_q + block_m(config) - 1) / block_m(config);
+    const int64_t blocks_m = (problem.seqlen_q + block_rows(config) - 1) / block_rows(config);
     const int64_t q = blocks_m * block_m(config) * problem.head_dim;
-    const int64_t kv = seen_tiles(block_m(config)) * config.block_n * columns();
+    const int64_t kv = seen_tiles(block_rows(config)) * config.block_n * columns();
     return static_cast<double>(2 * heads() * (q + kv));
   }
 };
@@ -77,9 +79,25 @@ TEST(EmulatedCounters, SkippedBlocksSaveFlops) {
   EXPECT_EQ(static_cast<double>(one.counters.bytes_loaded), one.bytes_of_tiles());
 }
 
-// The least traffic reads K and V once; this kernel, once for each query head of their group.
+// Packed query heads share a load of K and V.
+TEST(EmulatedCounters, PackedHeadsCostWhatExplainSays) {
+  const Counted one("fwd b2 sq16 sk512 hq8 hkv2 d64 bf16 lse");
+  ASSERT_EQ(one.config.num_packed_heads, 4);
+  ASSERT_EQ(block_m(one.config), 64);
+  EXPECT_EQ(static_cast<double>(one.counters.wgmma_flops), one.cost.flops);
+  EXPECT_EQ(static_cast<double>(one.counters.bytes_loaded), one.cost.bytes_read);
+  const double lse = 4.0 * 2 * 8 * 16;
+  EXPECT_EQ(static_cast<double>(one.counters.bytes_stored) + lse, one.cost.bytes_written);
+  const Counted cut("fwd b1 sq9 sk200 hq8 hkv1 d64 bf16 causal lse");
+  ASSERT_EQ(cut.config.num_packed_heads, 4);
+  EXPECT_EQ(static_cast<double>(cut.counters.wgmma_flops), cut.flops_of_tiles(64));
+  EXPECT_EQ(static_cast<double>(cut.counters.bytes_loaded), cut.bytes_of_tiles());
+}
+
+// The least traffic reads K and V once; tiles of one head each, once for each of their group.
 TEST(EmulatedCounters, EveryQueryHeadLoadsItsKeys) {
   const Counted one("fwd sq256 sk512 hq4 hkv1 d64 bf16 lse");
+  ASSERT_EQ(one.config.num_packed_heads, 1);
   const double q = 2.0 * 256 * 4 * 64, kv = one.cost.bytes_read - q;
   EXPECT_EQ(kv, 2.0 * 512 * 128);
   EXPECT_EQ(static_cast<double>(one.counters.bytes_loaded), q + 4 * kv);

@@ -51,6 +51,17 @@ TEST(EmulatedBias, HidesWhatIsNotANumber) {
   for (uint64_t seed = 1; seed <= 2; ++seed) EXPECT_EQ(call.run(seed).fault, "") << seed;
 }
 
+// Of the rows of one tile that several heads have, those of a query that sees the key are NaN, the
+// others what they are without it.
+TEST(EmulatedPacking, HidesValuesThatAreNotFinite) {
+  EmulatedCall call("fwd b1 sq9 sk200 hq8 hkv1 d64 bf16 causal lse", [](test::Call& args) {
+    args.v.set({0, 196, 0, 5}, std::numeric_limits<double>::quiet_NaN());
+    args.v.set({0, 199, 0, 6}, std::numeric_limits<double>::infinity());
+  });
+  ASSERT_EQ(call.kernels().config.num_packed_heads, 4);
+  for (uint64_t seed = 1; seed <= 3; ++seed) EXPECT_EQ(call.run(seed).fault, "") << seed;
+}
+
 INSTANTIATE_TEST_SUITE_P(Listed, EmulatedProblems, ::testing::ValuesIn(selected()),
                          [](const auto& row) {
                            return test::named_after(row.param.text, row.index);

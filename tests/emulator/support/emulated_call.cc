@@ -9,6 +9,7 @@
 #include "cuda/modified_params.h"
 #include "cuda/sm90/forward/arguments.h"
 #include "cuda/sm90/forward/modified.h"
+#include "cuda/sm90/forward/pack.h"
 #include "emulator/support/emulated_driver.h"
 #include "emulator/support/emulated_kernels.h"
 
@@ -47,8 +48,7 @@ EmulatedCall::EmulatedCall(const std::string& problem, const std::function<void(
   const expression::DeviceModification modification = expression::modification_of(kernels_.problem);
   const sm90::CoverView shape =
       sm90::cover_view(kernels_.problem, kernels_.config, modification, nullptr);
-  const auto blocks_m = static_cast<int>(
-      (kernels_.problem.seqlen_q + block_m(kernels_.config) - 1) / block_m(kernels_.config));
+  const int blocks_m = sm90::num_blocks_m(kernels_.problem, kernels_.config);
   workspace_.resize(sm90::kCounterBytes);
   workspace_.resize(sm90::kCounterBytes + sm90::cover_bytes(shape, kernels_.config, blocks_m),
                     std::byte{0xff});  // the caller's holds anything

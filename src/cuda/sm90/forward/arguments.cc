@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "cuda/sm90/arguments.h"
+#include "cuda/sm90/forward/pack.h"
 
 namespace sirdar::sm90 {
 namespace {
@@ -13,9 +14,29 @@ namespace {
 // same keys, and a large last one levels the end (README.md, order of work).
 constexpr int64_t kSectionBytes = int64_t{4} << 20, kLastSectionBytes = int64_t{32} << 20;
 
+struct NamedSpec {
+  const char* name;  // the argument's, for messages
+  cuda::TensorMapSpec spec;
+};
+
+// Rows and heads become rows, the heads of a pack, and packs (params.h).
+cuda::TensorMapSpec packed_spec(const Problem& problem, const ForwardConfig& config,
+                                const MapRequest& request) {
+  cuda::TensorMapSpec spec = spec_of(request);
+  if (config.num_packed_heads == 1) return spec;
+  const int64_t heads = heads_per_pack(problem, config);
+  const int box_heads = std::min(config.num_packed_heads, request.box_rows);
+  const auto [stride_row, stride_head, stride_batch, unused] = spec.stride_bytes;
+  spec.rank = 5;
+  spec.dims = {spec.dims[0], heads, spec.dims[1], spec.dims[2] / heads, spec.dims[3]};
+  spec.stride_bytes = {stride_head, stride_row, heads * stride_head, stride_batch};
+  spec.box = {64, box_heads, request.box_rows / box_heads, 1, 1};
+  return spec;
+}
+
 // q, k, v, out.
-std::array<MapRequest, 4> map_requests(const Problem& problem, const ForwardConfig& config,
-                                       const Args& args) {
+std::array<NamedSpec, 4> map_specs(const Problem& problem, const ForwardConfig& config,
+                                   const Args& args) {
   // Without keys the loads still happen, masked and cleared: any memory of the caller's will do.
   const bool has_keys = args.k.present() && args.k.shape[0] > 0 && problem.seqlen_k > 0 &&
                         (problem.layout_kv != Layout::ragged || problem.total_k > 0);
@@ -23,10 +44,16 @@ std::array<MapRequest, 4> map_requests(const Problem& problem, const ForwardConf
   const TensorView& v = has_keys ? args.v : args.q;
   const int key_rows = config.block_n / config.cluster_size;  // of one load
   const Layout layout_kv = has_keys ? problem.layout_kv : problem.layout_q;
-  return {{{args.q, problem.layout_q, block_m(config), "q"},
-           {k, layout_kv, key_rows, "k"},
-           {v, layout_kv, key_rows, "v"},
-           {args.out, problem.layout_q, 64, "out"}}};
+  const auto packed = [&](const TensorView& view, int box_rows) {
+    return packed_spec(problem, config, {view, problem.layout_q, box_rows, ""});
+  };
+  const auto keys = [&](const TensorView& view) {
+    return spec_of({view, layout_kv, key_rows, ""});
+  };
+  return {{{"q", packed(args.q, block_m(config))},
+           {"k", keys(k)},
+           {"v", keys(v)},
+           {"out", packed(args.out, 64)}}};
 }
 
 cuda::TensorMapSpec bias_spec(const TensorView& view) {
@@ -52,8 +79,8 @@ Status add_maps(const Problem& problem, const ForwardConfig& config, const Args&
                 ForwardParams& params) {
   TensorMap* const maps[] = {&params.q, &params.k, &params.v, &params.out};
   size_t n = 0;
-  for (const MapRequest& request : map_requests(problem, config, args)) {
-    Status status = cuda::make_tensor_map(spec_of(request), request.name, *maps[n++]);
+  for (const auto& [name, spec] : map_specs(problem, config, args)) {
+    Status status = cuda::make_tensor_map(spec, name, *maps[n++]);
     if (!status.ok()) return status;
   }
   if (config.num_stages_bias == 0) return {};
@@ -61,18 +88,19 @@ Status add_maps(const Problem& problem, const ForwardConfig& config, const Args&
 }
 
 void add_work(const Problem& problem, const ForwardConfig& config, ForwardParams& params) {
-  params.num_heads = static_cast<int>(problem.num_heads_q);
-  params.group_size = static_cast<int>(problem.group_size());
+  params.num_heads = num_packs(problem, config);
+  params.heads_per_pack = heads_per_pack(problem, config);
+  params.group_size = static_cast<int>(problem.group_size()) / params.heads_per_pack;
   params.seqlen_q = static_cast<int>(problem.seqlen_q);
   params.seqlen_k = static_cast<int>(problem.seqlen_k);
-  const int rows = block_m(config) * config.cluster_size;
-  params.num_blocks_m = static_cast<int>((problem.seqlen_q + rows - 1) / rows);
-  const int64_t heads = problem.batch * problem.num_heads_q;
+  params.num_blocks_m =
+      (num_blocks_m(problem, config) + config.cluster_size - 1) / config.cluster_size;
+  const int64_t heads = problem.batch * params.num_heads;
   params.num_items = static_cast<int>(params.num_blocks_m * heads);
   const int64_t bytes =
       2 * std::max<int64_t>(problem.seqlen_k, 1) * (problem.head_dim + problem.value_dim());
-  const int64_t section = heads_within(kSectionBytes, bytes, heads) * problem.group_size();
-  const int64_t last = heads_within(kLastSectionBytes, bytes, heads) * problem.group_size();
+  const int64_t section = heads_within(kSectionBytes, bytes, heads) * params.group_size;
+  const int64_t last = heads_within(kLastSectionBytes, bytes, heads) * params.group_size;
   const bool has_sections = config.order == Order::in_sections;
   params.section_heads = static_cast<int>(has_sections ? std::min(section, heads) : heads);
   params.num_sections =
@@ -126,8 +154,8 @@ bool draws_tickets(const ForwardConfig& config) {
 }
 
 Status check_reach(const Problem& problem, const ForwardConfig& config, const Args& args) {
-  for (const MapRequest& request : map_requests(problem, config, args)) {
-    Status status = cuda::check_tensor_map(spec_of(request), request.name);
+  for (const auto& [name, spec] : map_specs(problem, config, args)) {
+    Status status = cuda::check_tensor_map(spec, name);
     if (!status.ok()) return status;
   }
   return {};

@@ -51,15 +51,20 @@ struct BiasTile {
   static constexpr int kBytes = kForm == Bias::fp32 ? 4 : 2;
   BiasPair<kForm> pairs[kKeys / 4];
 
-  // Asks for the entries. What lies past the ends of the sequence is read from its last row and
-  // key, and not used.
-  SIRDAR_DEVICE void load(const BiasView& view, const WorkItem& item, int row, int first_key,
-                          int lane) {
-    const auto* base = static_cast<const char*>(view.data) +
-                       kBytes * (item.batch * view.stride_batch + item.head * view.stride_head);
+  // Asks for the entries of two rows. What lies past the ends of the sequence is read from its last
+  // row and key, and not used.
+  template <bool kAreOfOneHead>
+  SIRDAR_DEVICE void load(const BiasView& view, const WorkItem& item, QueryRow upper,
+                          QueryRow lower, int first_key, int lane) {
+    const auto base_of = [&](int head) {
+      return static_cast<const char*>(view.data) +
+             kBytes * (item.batch * view.stride_batch + head * view.stride_head);
+    };
+    const char* base = base_of(upper.head);
+    const char* other = kAreOfOneHead ? base : base_of(lower.head);
     const int last_row = ptx::max_of(item.seqlen_q - 1, 0);
-    const char* rows[2] = {base + kBytes * (ptx::min_of(row, last_row) * view.stride_row),
-                           base + kBytes * (ptx::min_of(row + 8, last_row) * view.stride_row)};
+    const char* rows[2] = {base + kBytes * (ptx::min_of(upper.row, last_row) * view.stride_row),
+                           other + kBytes * (ptx::min_of(lower.row, last_row) * view.stride_row)};
     const int key = first_key + 2 * (lane % 4);
     if (view.reads_pairs != 0 && first_key + kKeys <= item.seqlen_k) {
       load_pairs(rows, key);
@@ -86,10 +91,10 @@ struct BiasTile {
 
   // Brings half a row of the tile whose first key is `key` nearer, where it can be read line by
   // line; a warp's lanes bring its sixteen rows.
-  SIRDAR_DEVICE static void prefetch(const BiasView& view, const WorkItem& item, int row, int key,
-                                     int half) {
+  SIRDAR_DEVICE static void prefetch(const BiasView& view, const WorkItem& item, int head, int row,
+                                     int key, int half) {
     if (view.reads_pairs == 0 || row >= item.seqlen_q) return;
-    const long long offset = item.batch * view.stride_batch + item.head * view.stride_head +
+    const long long offset = item.batch * view.stride_batch + head * view.stride_head +
                              row * view.stride_row + key + half * (kKeys / 2);
     ptx::prefetch_l2(static_cast<const char*>(view.data) + kBytes * offset);
   }

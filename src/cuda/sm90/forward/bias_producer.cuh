@@ -45,8 +45,8 @@ struct BiasProducer {
     SIRDAR_NO_UNROLL
     for (int row = lane; row < block_m(config); row += 32) {
       for (int half = 0; half < 2; ++half) {
-        BiasTile<config.bias, kN>::prefetch(params.bias, item, item.block * block_m(config) + row,
-                                            block * kN, half);
+        BiasTile<config.bias, kN>::prefetch(params.bias, item, item.head,
+                                            item.block * block_m(config) + row, block * kN, half);
       }
     }
   }

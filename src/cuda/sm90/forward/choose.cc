@@ -2,7 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <bit>
+
 #include "cuda/sm90/arguments.h"
+#include "cuda/sm90/forward/pack.h"
 
 namespace sirdar::sm90 {
 namespace {
@@ -69,10 +73,27 @@ void shape_wide(ForwardConfig& config) {
   config.trim = config.mask == MaskForm::upper ? 1 : 0;
 }
 
-}  // namespace
+// Tiles of few rows: packs whose rows fill one or two warpgroups. Deep rings, since what such items
+// wait for is memory.
+void shape_few(ForwardConfig& config, int64_t rows) {
+  if (rows > 128) return;
+  config.trim = 0;
+  // The widest kernels of one warpgroup spill.
+  const bool is_wide = config.head_dim > 192 || config.head_dim_v > 128;
+  if (is_wide || (rows > 64 && config.num_consumers == 2)) return;
+  config.num_consumers = rows > 64 ? 2 : 1;
+  config.takes_turns = config.num_consumers > 1;
+  // A block of 256 threads has all the registers it can use.
+  config.moves_registers = config.num_consumers > 1;
+  const bool has_wide_keys = config.head_dim > 128;
+  config.num_q_buffers = has_wide_keys ? 1 : 2;
+  config.block_n = config.bias == Bias::fp32 ? 64 : 128;
+  config.num_stages_k = config.num_stages_v = has_wide_keys ? 2 : 3;
+}
 
-ForwardConfig choose_config(const Problem& problem, bool may_stage_bias) {
+ForwardConfig config_of(const Problem& problem, bool may_stage_bias, int num_packed_heads) {
   ForwardConfig config;
+  config.num_packed_heads = num_packed_heads;
   config.element = problem.dtype_q == DType::fp16 ? Element::fp16 : Element::bf16;
   config.head_dim = static_cast<int>(problem.head_dim);
   config.head_dim_v = static_cast<int>(problem.value_dim());
@@ -109,8 +130,66 @@ ForwardConfig choose_config(const Problem& problem, bool may_stage_bias) {
     shape_wide(config);
   }
   if (is_modified) config.trim = 0;
-  if (may_stage_bias) stage_bias(config, problem);
+  if (num_packed_heads > 1) {
+    shape_few(config, problem.seqlen_q * num_packed_heads);
+  } else if (may_stage_bias) {
+    stage_bias(config, problem);
+  }
   return config;
+}
+
+unsigned group_of(const Problem& problem) {
+  return static_cast<unsigned>(std::clamp<int64_t>(problem.group_size(), 1, 1 << 20));
+}
+
+// The packed config with the fewest rows, and of those the one that loads K and V least often;
+// nothing where no packing is possible.
+std::optional<ForwardConfig> best_packed(const Problem& problem) {
+  std::optional<ForwardConfig> best;
+  if (problem.batch_invariant) return best;  // what pays depends on the batch
+  const unsigned group = group_of(problem);
+  for (unsigned heads = 2; heads <= std::min(128u, std::bit_ceil(group)); heads *= 2) {
+    if (heads <= group && group % heads != 0) continue;
+    const ForwardConfig config = config_of(problem, false, static_cast<int>(heads));
+    if (!is_valid(config)) continue;
+    if (best && busiest_rows(problem, config) > busiest_rows(problem, *best)) continue;
+    if (check_packing(problem, static_cast<int>(heads)).ok()) best = config;
+  }
+  return best;
+}
+
+}  // namespace
+
+ForwardConfig choose_config(const Problem& problem, bool may_stage_bias,
+                            std::optional<int> num_packed_heads) {
+  const ForwardConfig unpacked = config_of(problem, may_stage_bias, 1);
+  if (num_packed_heads == 1 || problem.group_size() < 2) return unpacked;
+  if (num_packed_heads) return config_of(problem, false, *num_packed_heads);
+  const std::optional<ForwardConfig> packed = best_packed(problem);
+  if (!packed || !pays(busiest_rows(problem, *packed), busiest_rows(problem, unpacked)))
+    return unpacked;
+  return *packed;
+}
+
+std::string packing_note(const Problem& problem, const ForwardConfig& config) {
+  if (problem.group_size() < 2 || problem.num_heads_q == 0) return "";
+  const int64_t unpacked = busiest_rows(problem, config_of(problem, true, 1));
+  constexpr const char* kWhat = "the busiest of 132 multiprocessors multiplies";
+  if (config.num_packed_heads > 1) {
+    return fmt::format(
+        "{} query heads of a K/V head are rows of one tile: {} {} rows by each key, "
+        "unpacked {}",
+        heads_per_pack(problem, config), kWhat, busiest_rows(problem, config), unpacked);
+  }
+  constexpr const char* kUnpacked = "query heads of a K/V head have tiles of their own";
+  if (problem.batch_invariant) return fmt::format("{}, whatever the batch", kUnpacked);
+  const std::optional<ForwardConfig> packed = best_packed(problem);
+  if (!packed) {
+    const Status reason = check_packing(problem, std::bit_ceil(group_of(problem)));
+    return fmt::format("{}: {}", kUnpacked, reason.message());
+  }
+  return fmt::format("{}: {} {} rows by each key, with {} heads a tile {}", kUnpacked, kWhat,
+                     unpacked, heads_per_pack(problem, *packed), busiest_rows(problem, *packed));
 }
 
 int spill_bytes_known(const ForwardConfig& config) {
@@ -122,6 +201,7 @@ std::string entry_name(const ForwardConfig& config) {
   std::string name = fmt::format(
       "sirdar_fwd_{}_d{}", config.element == Element::bf16 ? "bf16" : "fp16", config.head_dim);
   if (config.head_dim_v != config.head_dim) name += fmt::format("_dv{}", config.head_dim_v);
+  if (config.num_packed_heads > 1) name += fmt::format("_pack{}", config.num_packed_heads);
   if (config.mask == MaskForm::upper) name += "_causal";
   if (config.mask == MaskForm::interval) name += "_interval";
   if (config.has_lengths) name += "_lengths";

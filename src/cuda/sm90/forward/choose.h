@@ -5,12 +5,19 @@
 
 #include <sirdar/problem.hpp>
 
+#include <optional>
+#include <string>
+
 namespace sirdar::sm90 {
 
 // Everything but num_threads-like run-time facts: the same for any machine of this architecture.
 // The problem must be one that cuda.sm90.forward supports. may_stage_bias: TMA reaches the bias,
-// which its strides decide.
-ForwardConfig choose_config(const Problem& problem, bool may_stage_bias = true);
+// which its strides decide. num_packed_heads: as check_packing() allows; without it as many as pay.
+ForwardConfig choose_config(const Problem& problem, bool may_stage_bias = true,
+                            std::optional<int> num_packed_heads = {});
+
+// Why so many query heads are packed, in a line; "" where no two share a K/V head.
+std::string packing_note(const Problem& problem, const ForwardConfig& config);
 
 // Bytes that a thread of such a kernel is known to spill at most (README.md).
 int spill_bytes_known(const ForwardConfig& config);

@@ -22,8 +22,11 @@ enum class Order : int { by_head, longest_first, in_sections };
 struct ForwardConfig {
   Element element = Element::bf16;
   int head_dim = 128, head_dim_v = 128;  // multiples of 8 up to 256
-  int num_consumers = 2;                 // warpgroups, 64 query rows each
-  int block_n = 128;                     // keys per tile, a multiple of 16
+  int num_consumers = 2;                 // warpgroups, 64 rows of a tile each
+  // Query heads of one K/V head that are rows of the same tile: row q of the tile's h-th head is
+  // tile row q * num_packed_heads + h. A power of two; 1: a tile's rows are one head's.
+  int num_packed_heads = 1;
+  int block_n = 128;  // keys per tile, a multiple of 16
   int num_stages_k = 3, num_stages_v = 2;
   int num_q_buffers = 2;  // > 1: the next items' Q load during this one, whose O leaves through
                           // Q's buffer; 1: O is stored from registers
@@ -65,6 +68,7 @@ constexpr void fields(C& c, Visit visit) {
   visit("head_dim", c.head_dim);
   visit("head_dim_v", c.head_dim_v);
   visit("num_consumers", c.num_consumers);
+  visit("num_packed_heads", c.num_packed_heads);
   visit("block_n", c.block_n);
   visit("num_stages_k", c.num_stages_k);
   visit("num_stages_v", c.num_stages_v);
@@ -95,6 +99,8 @@ constexpr void fields(C& c, Visit visit) {
 }
 
 constexpr int block_m(const ForwardConfig& c) { return 64 * c.num_consumers; }
+// Query rows of an item: each of its heads has so many in the tile.
+constexpr int block_rows(const ForwardConfig& c) { return block_m(c) / c.num_packed_heads; }
 constexpr int num_threads(const ForwardConfig& c) { return 128 * (c.num_consumers + 1); }
 
 // What the products really run over.
@@ -163,11 +169,16 @@ constexpr bool is_valid(const ForwardConfig& c) {
       c.trim == 0 || c.num_stages_v > (block_m(c) - 64 + c.block_n - 1) / c.block_n;
   const bool may_stage_bias =
       (c.bias == Bias::bf16 || c.bias == Bias::fp16) && c.block_n % 64 == 0 && c.cluster_size == 1;
+  // Boxes of TMA and divisions of tile rows; the bias's boxes are of one head.
+  const int packed = c.num_packed_heads;
+  const bool may_pack = packed >= 1 && packed <= 128 && (packed & (packed - 1)) == 0 &&
+                        block_m(c) % packed == 0 && (packed == 1 || c.num_stages_bias == 0);
   // Both blocks of a cluster walk the same key blocks, so that their rings move together.
   const bool may_share = c.cluster_size == 2 && !c.has_lengths && !c.has_mask_mod && c.trim == 0;
-  return (c.cluster_size == 1 || may_share) && c.num_polynomial >= 0 && c.num_polynomial <= 16 &&
-         c.block_n % 16 == 0 && c.block_n <= 256 && c.head_dim % 8 == 0 && c.head_dim_v % 8 == 0 &&
-         ring_is_deep_enough && (c.num_stages_bias == 0 || may_stage_bias) &&
+  return may_pack && (c.cluster_size == 1 || may_share) && c.num_polynomial >= 0 &&
+         c.num_polynomial <= 16 && c.block_n % 16 == 0 && c.block_n <= 256 && c.head_dim % 8 == 0 &&
+         c.head_dim_v % 8 == 0 && ring_is_deep_enough &&
+         (c.num_stages_bias == 0 || may_stage_bias) &&
          (c.has_logits || (!c.has_score_mod && c.bias == Bias::none)) &&
          (!c.has_mask_mod || (c.block_n % 32 == 0 && c.trim == 0)) &&
          (c.trim == 0 || c.mask == MaskForm::upper) && shared_bytes(c) <= 232448;

@@ -37,6 +37,8 @@ struct Consumer {
   static constexpr bool kReadsBias = config.bias != Bias::none && config.num_stages_bias == 0,
                         kStagesBias = config.num_stages_bias > 0;
   static constexpr bool kStagesOut = config.num_q_buffers > 1;
+  // A thread's two rows, eight apart.
+  static constexpr bool kHasOneHead = config.num_packed_heads <= 8;
   using Terms = LogitTerms<config>;
   static constexpr int kThreshold = config.softmax == Softmax::conditional ? 8 : 0;
   // In the guarded loop, whose exponentials need no logits before.
@@ -87,10 +89,23 @@ struct Consumer {
         scale(config.has_logits ? kLog2e : p.scale_log2) {}
 
   SIRDAR_DEVICE bool is_leader() const { return warp == 0 && lane == 0; }
-  // First row of this warpgroup, and this thread's upper row, within the sequence.
+  // Tile rows: the first of this warpgroup, and this thread's upper one.
   SIRDAR_DEVICE int first_row(const WorkItem& of) const { return of.block * kM + 64 * warpgroup; }
   SIRDAR_DEVICE int thread_row(const WorkItem& of) const {
     return first_row(of) + 16 * warp + lane / 4;
+  }
+  // The same within the sequence: this warpgroup's first and last, and those of a thread.
+  SIRDAR_DEVICE int first_query_row(const WorkItem& of) const {
+    return query_row<config>(first_row(of));
+  }
+  SIRDAR_DEVICE int last_query_row(const WorkItem& of) const {
+    return query_row<config>(first_row(of) + 63);
+  }
+  SIRDAR_DEVICE QueryRow upper_row(const WorkItem& of) const {
+    return query_row_of<config>(params, of, thread_row(of));
+  }
+  SIRDAR_DEVICE QueryRow lower_row(const WorkItem& of) const {
+    return query_row_of<config>(params, of, thread_row(of) + 8);
   }
 
   // ---- products
@@ -220,18 +235,20 @@ struct Consumer {
   SIRDAR_DEVICE ColumnBounds column_bounds(const WorkItem& of, int block) const {
     const KeyBounds<config> bounds = bounds_of(of);
     const int row = thread_row(of), origin = block * kN + 2 * (lane % 4);
-    return {bounds.lo(row) - origin, bounds.hi(row) - origin, bounds.lo(row + 8) - origin,
-            bounds.hi(row + 8) - origin};
+    const auto upper = [&] { return query_row<config>(row); };
+    const auto lower = [&] { return query_row<config>(row + 8); };
+    return {bounds.lo(upper()) - origin, bounds.hi(upper()) - origin, bounds.lo(lower()) - origin,
+            bounds.hi(lower()) - origin};
   }
   SIRDAR_DEVICE int own_blocks(const WorkItem& of) const {
     if constexpr (config.trim == 0) return of.num_blocks;
-    const int end = bounds_of(of).hi(first_row(of) + 63);
+    const int end = bounds_of(of).hi(last_query_row(of));
     return ptx::max_of(
         1, ptx::min_of(of.num_blocks, (ptx::max_of(end, 0) + kN - 1) / kN - of.first_block));
   }
   SIRDAR_DEVICE bool needs_half(const WorkItem& of, int blocks) const {
     if constexpr (config.trim < 2) return false;
-    return bounds_of(of).hi(first_row(of) + 63) <= (of.first_block + blocks - 1) * kN + kN / 2;
+    return bounds_of(of).hi(last_query_row(of)) <= (of.first_block + blocks - 1) * kN + kN / 2;
   }
 
   // ---- softmax
@@ -245,10 +262,12 @@ struct Consumer {
   // and the tile that is walked next from memory; masks are looked at while they run.
   SIRDAR_DEVICE void load_bias(const WorkItem& of, int block, Terms& terms) const {
     if constexpr (kReadsBias) {
-      terms.bias.load(params.bias, of, thread_row(of), block * kN, lane);
+      terms.bias.template load<kHasOneHead>(params.bias, of, upper_row(of), lower_row(of),
+                                            block * kN, lane);
       if (block > of.first_block) {
-        terms.bias.prefetch(params.bias, of, first_row(of) + 16 * warp + lane / 2, (block - 1) * kN,
-                            lane % 2);
+        const auto row = [&] { return first_row(of) + 16 * warp + lane / 2; };
+        terms.bias.prefetch(params.bias, of, query_row_of<config>(params, of, row()).head,
+                            query_row<config>(row()), (block - 1) * kN, lane % 2);
       }
     }
   }
@@ -272,7 +291,9 @@ struct Consumer {
   SIRDAR_DEVICE void find_seen(const WorkItem& of, const SeenBlock& known, Terms& terms) const {
     if constexpr (config.has_mask_mod) {
       if (known.tile != SeenBlock::kLook) return;
-      terms.seen.find(modification, of, first_row(of) + 16 * warp, known.index * kN, lane);
+      const int row = first_row(of) + 16 * warp + lane % 16;
+      terms.seen.find(modification, of, query_row_of<config>(params, of, row), known.index * kN,
+                      lane);
     }
   }
 
@@ -290,7 +311,8 @@ struct Consumer {
   template <int kCount>
   SIRDAR_DEVICE void change_logits(float (&s_)[kCount], const WorkItem& of, int block) const {
     if constexpr (config.has_score_mod) {
-      modify_scores(modification, of, thread_row(of), block * kN + 2 * (lane % 4), s_);
+      modify_scores<kHasOneHead>(modification, of, upper_row(of), lower_row(of),
+                                 block * kN + 2 * (lane % 4), s_);
     }
   }
   // All the masks there are.
@@ -316,11 +338,16 @@ struct Consumer {
   }
 
   SIRDAR_DEVICE AlibiRows alibi_rows(const WorkItem& of, int block, float unit) const {
-    const float slope =
-        params.alibi[of.batch * params.stride_alibi_batch + of.head * params.stride_alibi_head];
+    const auto slope_of = [&](int head) {
+      return params.alibi[of.batch * params.stride_alibi_batch + head * params.stride_alibi_head];
+    };
+    const QueryRow upper = upper_row(of), lower = lower_row(of);
+    const float slope = slope_of(upper.head);
     // q_pos - k for this thread's upper row and first column.
-    const int distance = thread_row(of) + of.seqlen_k - of.seqlen_q - block * kN - 2 * (lane % 4);
-    return {slope * unit, static_cast<float>(distance), static_cast<float>(distance + 8)};
+    const int distance = upper.row + of.seqlen_k - of.seqlen_q - block * kN - 2 * (lane % 4);
+    const int further = config.num_packed_heads == 1 ? 8 : lower.row - upper.row;
+    return {{slope * unit, (kHasOneHead ? slope : slope_of(lower.head)) * unit},
+            {static_cast<float>(distance), static_cast<float>(distance + further)}};
   }
 
   template <int kCount>
@@ -567,7 +594,7 @@ struct Consumer {
   };
   SIRDAR_DEVICE WholeBlocks whole_blocks() const {
     const KeyBounds<config> bounds = bounds_of(item);
-    return {(bounds.lo(first_row(item) + 63) + kN - 1) / kN, bounds.hi(first_row(item)) / kN};
+    return {(bounds.lo(last_query_row(item)) + kN - 1) / kN, bounds.hi(first_query_row(item)) / kN};
   }
 
   // Only the blocks that something is seen of.

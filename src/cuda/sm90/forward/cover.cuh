@@ -99,7 +99,8 @@ constexpr int shared_bytes(const CoverConfig&) { return kCoverSharedBytes; }
 template <CoverConfig config, class Modification>
 struct CoverBlock {
   static constexpr ForwardConfig kForward = config.forward;
-  static constexpr int kM = block_m(kForward), kN = kForward.block_n, kWords = kN / 32,
+  static constexpr int kM = block_m(kForward), kQueryRows = block_rows(kForward),
+                       kN = kForward.block_n, kWords = kN / 32,
                        kOwn = 32 / kCoverWarps;  // key blocks of a warp in a word
   const ForwardParams& params;
   const Modification& modification;
@@ -120,8 +121,8 @@ struct CoverBlock {
         k(rows_of<kForward>(p.cu_seqlens_k, p.seqused_k, p.seqlen_k, batch)) {}
 
   SIRDAR_DEVICE int shift() const { return k.length - q.length; }
-  SIRDAR_DEVICE int first_row() const { return block * kM; }
-  SIRDAR_DEVICE int last_row() const { return ptx::min_of(first_row() + kM, q.length) - 1; }
+  SIRDAR_DEVICE int first_row() const { return block * kQueryRows; }
+  SIRDAR_DEVICE int last_row() const { return ptx::min_of(first_row() + kQueryRows, q.length) - 1; }
   SIRDAR_DEVICE CoverWord* words() const {
     return params.cover.words +
            cover_index(params.cover, batch, head, block) * params.cover.num_words;
@@ -137,16 +138,17 @@ struct CoverBlock {
     return key < bounds.hi(last_row()) && key + kN > bounds.lo(first_row());
   }
 
-  // What kRows rows, at most 32, see of a key block, row by row a lane's; a row and 32 keys at a
-  // time, so that ids and masks are read line by line.
+  // What kRows tile rows, at most 32, see of a key block, row by row a lane's; a row and 32 keys at
+  // a time, so that ids and masks are read line by line. Packed heads see the same.
   template <int kRows>
-  SIRDAR_DEVICE void look(int row, int key, uint32_t (&seen)[kWords]) const {
+  SIRDAR_DEVICE void look(int tile_row, int key, uint32_t (&seen)[kWords]) const {
     typename Modification::Key keys[kWords];
     SIRDAR_UNROLL
     for (int word = 0; word < kWords; ++word) {
       keys[word] = modification.begin_key(batch, head, key + 32 * word + lane);
     }
-    const auto own = modification.begin_row(batch, head, row + lane, row + lane + shift());
+    const int row = query_row<kForward>(tile_row + lane);
+    const auto own = modification.begin_row(batch, head, row, row + shift());
     SIRDAR_NO_UNROLL
     for (int first = 0; first < kRows; first += 4) {
       SIRDAR_UNROLL
@@ -214,7 +216,7 @@ struct CoverBlock {
       for (uint32_t part = word.some & ~word.all; part != 0; part &= part - 1, ++rank) {
         if (rank >= params.cover.num_tiles) continue;
         uint32_t seen[kWords];
-        look<kRows>(first_row() + warp * kRows, (32 * index + ptx::lowest_bit(part)) * kN, seen);
+        look<kRows>(block * kM + warp * kRows, (32 * index + ptx::lowest_bit(part)) * kN, seen);
         if (lane < kRows) store(tile(rank) + (warp * kRows + lane) * kWords, seen);
       }
     }
@@ -235,9 +237,9 @@ struct CoverBlock {
       SIRDAR_NO_UNROLL
       for (int row = 0; row < kM; row += 32) {
         uint32_t seen[kWords];
-        look<32>(first_row() + row, key, seen);
+        look<32>(block * kM + row, key, seen);
         store(tile(key_block) + (row + lane) * kWords, seen);
-        const bool counts = first_row() + row + lane < q.length;
+        const bool counts = query_row<kForward>(block * kM + row + lane) < q.length;
         SIRDAR_UNROLL
         for (int word = 0; word < kWords; ++word) {
           some |= counts && (seen[word] & valid[word]) != 0;

@@ -43,10 +43,15 @@ struct Epilogue {
     return pack<config.element>(value(2 * i), value(2 * i + 1));
   }
 
-  SIRDAR_DEVICE uint16_t* row_pointer(int row) const {
+  SIRDAR_DEVICE uint16_t* row_pointer(int tile_row) const {
     const RowView& view = c.params.out_rows;
+    const auto [head, row] = query_row_of<config>(c.params, item, tile_row);
     return static_cast<uint16_t*>(view.data) + item.batch * view.stride_batch +
-           item.head * view.stride_head + (item.q_begin + row) * view.stride_row;
+           head * view.stride_head + (item.q_begin + row) * view.stride_row;
+  }
+  // Whether the tile row is one of a sequence of so many, and of a head.
+  SIRDAR_DEVICE bool is_stored(int tile_row, int stored) const {
+    return query_row<config>(tile_row) < stored && has_head<config>(c.params, tile_row);
   }
 
   // A row's eight columns from 8 (lane % 4) on, of the 32 that begin with first_word's.
@@ -60,19 +65,19 @@ struct Epilogue {
     uint16_t* pointers[2] = {row_pointer(row), row_pointer(row + 8)};
     SIRDAR_UNROLL
     for (int half = 0; half < 2; ++half) {
-      const bool is_stored = row + 8 * half < stored;
+      const bool stores = is_stored(row + 8 * half, stored);
       SIRDAR_UNROLL
       for (int column = 0; column + 32 <= kWidth; column += 32) {
         const ptx::Int4 piece = gather(column / 4 + half);
         const int own = column + 8 * (c.lane % 4);
-        if (is_stored && own < config.head_dim_v) {
+        if (stores && own < config.head_dim_v) {
           *reinterpret_cast<ptx::Int4*>(pointers[half] + own) = piece;
         }
       }
       SIRDAR_UNROLL
       for (int column = kWidth / 32 * 32; column < kWidth; column += 8) {
         const int own = column + 2 * (c.lane % 4);
-        if (is_stored && own < config.head_dim_v) {
+        if (stores && own < config.head_dim_v) {
           *reinterpret_cast<uint32_t*>(pointers[half] + own) = word(column / 4 + half);
         }
       }
@@ -124,7 +129,7 @@ struct Epilogue {
 
   // What is staged, by TMA where all of the warpgroup's rows are stored.
   SIRDAR_DEVICE void send(int row, int stored) const {
-    const bool is_whole = !config.has_lengths || c.first_row(item) + 64 <= stored;
+    const bool is_whole = !config.has_lengths || c.last_query_row(item) < stored;
     if (!is_whole) store_staged(row - c.lane / 4, stored);
     ptx::fence_proxy_async_shared();  // TMA reads what was staged, and writes the next item's Q
                                       // there
@@ -134,8 +139,15 @@ struct Epilogue {
     const int batch = config.has_lengths && c.params.cu_seqlens_q.data != nullptr ? 0 : item.batch;
     SIRDAR_UNROLL
     for (int j = 0; j < columns(config.head_dim_v) / 64; ++j) {
-      ptx::cp_async_bulk_tensor_4d_store(c.params.out, staging() + j * Owner::kM * 128, 64 * j,
-                                         item.q_begin + c.first_row(item), item.head, batch);
+      if constexpr (config.num_packed_heads == 1) {
+        ptx::cp_async_bulk_tensor_4d_store(c.params.out, staging() + j * Owner::kM * 128, 64 * j,
+                                           item.q_begin + c.first_row(item), item.head, batch);
+      } else {
+        ptx::cp_async_bulk_tensor_5d_store(c.params.out, staging() + j * Owner::kM * 128, 64 * j,
+                                           place_in_pack<config>(c.first_row(item)),
+                                           item.q_begin + c.first_query_row(item), item.head,
+                                           batch);
+      }
     }
     ptx::cp_async_bulk_commit_group();
   }
@@ -148,7 +160,7 @@ struct Epilogue {
     SIRDAR_NO_UNROLL
     for (int i = c.lane; i < 16 * kPieces; i += 32) {
       const int place = i / kPieces, piece = i % kPieces;
-      if (first_row + place >= stored) continue;
+      if (!is_stored(first_row + place, stored)) continue;
       *reinterpret_cast<ptx::Int4*>(row_pointer(first_row + place) + 8 * piece) =
           ptx::load_shared_int4(tile + staged(16 * c.warp + place, piece / 8, piece % 8));
     }
@@ -157,43 +169,51 @@ struct Epilogue {
   SIRDAR_DEVICE void restore_stored(int row, int stored) const {
     restore([&](int place, int column, uint32_t results) {
       const int first_row = row - c.lane / 4;
-      if (first_row + place < stored && column < config.head_dim_v) {
+      if (is_stored(first_row + place, stored) && column < config.head_dim_v) {
         *reinterpret_cast<uint32_t*>(row_pointer(first_row + place) + column) = results;
       }
     });
   }
 
-  SIRDAR_DEVICE void store_scalar(const RowView& view, int row, float value_of_row) const {
-    float* base = static_cast<float*>(view.data) + item.batch * view.stride_batch +
-                  item.head * view.stride_head;
+  SIRDAR_DEVICE void store_scalar(const RowView& view, int tile_row, float value_of_row) const {
+    const auto [head, row] = query_row_of<config>(c.params, item, tile_row);
+    float* base =
+        static_cast<float*>(view.data) + item.batch * view.stride_batch + head * view.stride_head;
     base[(item.q_begin + row) * view.stride_row] = value_of_row;
   }
   SIRDAR_DEVICE void store_scalars(const RowView& view, int row, int stored, RowPair values) const {
     if (c.lane % 4 != 0) return;
-    if (row < stored) store_scalar(view, row, values.upper);
-    if (row + 8 < stored) store_scalar(view, row + 8, values.lower);
+    if (is_stored(row, stored)) store_scalar(view, row, values.upper);
+    if (is_stored(row + 8, stored)) store_scalar(view, row + 8, values.lower);
   }
 };
 
 template <ForwardConfig config, class Modification>
 SIRDAR_DEVICE void finish_item(Consumer<config, Modification>& c, const WorkItem& item) {
-  float sink = kMinusInfinity;
+  RowPair sink{kMinusInfinity, kMinusInfinity};
   if constexpr (config.has_sink) {
-    sink = c.params.sink[item.head * c.params.stride_sink] * kLog2e;
+    const auto sink_of = [&](QueryRow of) {
+      return c.params.sink[of.head * c.params.stride_sink] * kLog2e;
+    };
+    sink.upper = sink_of(c.upper_row(item));
+    sink.lower =
+        Consumer<config, Modification>::kHasOneHead ? sink.upper : sink_of(c.lower_row(item));
   }
   const int row = c.thread_row(item), stored = stored_rows<config>(c.params, item.batch);
   const RowPair sum{quad_sum(c.rows.sum.upper), quad_sum(c.rows.sum.lower)};
   Epilogue<config, Modification> epilogue{c,
                                           item,
-                                          finish_row(c.rows.reference.upper, sum.upper, sink),
-                                          finish_row(c.rows.reference.lower, sum.lower, sink),
+                                          finish_row(c.rows.reference.upper, sum.upper, sink.upper),
+                                          finish_row(c.rows.reference.lower, sum.lower, sink.lower),
                                           {}};
   if constexpr (restores_rows(config)) epilogue.lost = lost_rows(c.out);
   RowPair maxima{c.rows.reference.upper * kLn2, c.rows.reference.lower * kLn2};
   if constexpr (config.has_lengths) {  // stored rows that take no part
     constexpr RowResult kUnused{0.0f, kMinusInfinity, true};
-    if (row >= item.seqlen_q) epilogue.upper = kUnused, maxima.upper = kMinusInfinity;
-    if (row + 8 >= item.seqlen_q) epilogue.lower = kUnused, maxima.lower = kMinusInfinity;
+    if (query_row<config>(row) >= item.seqlen_q)
+      epilogue.upper = kUnused, maxima.upper = kMinusInfinity;
+    if (query_row<config>(row + 8) >= item.seqlen_q)
+      epilogue.lower = kUnused, maxima.lower = kMinusInfinity;
   }
   if constexpr (config.writes_lse) {
     epilogue.store_scalars(c.params.lse, row, stored, {epilogue.upper.lse, epilogue.lower.lse});

@@ -33,11 +33,13 @@ struct ExactRow {
   const ForwardParams& params;
   const Modification& modification;
   const WorkItem& item;
-  int row, k_begin;  // k_begin: of the sequence in ragged tensors
+  int tile_row, row, k_begin;  // row, k_begin: of the sequence in ragged tensors
+
+  SIRDAR_DEVICE int head() const { return query_row_of<config>(params, item, tile_row).head; }
 
   // Logits as the softmax takes them.
   SIRDAR_DEVICE float score(int key) const {
-    const uint16_t* q = row_of<config>(params.q_rows, item.batch, item.head, item.q_begin + row);
+    const uint16_t* q = row_of<config>(params.q_rows, item.batch, head(), item.q_begin + row);
     const uint16_t* k =
         row_of<config>(params.k_rows, item.batch, item.head / params.group_size, k_begin + key);
     float sum = 0;
@@ -50,7 +52,7 @@ struct ExactRow {
   }
   SIRDAR_DEVICE float bias(int key) const {
     const BiasView& view = params.bias;
-    const long long offset = item.batch * view.stride_batch + item.head * view.stride_head +
+    const long long offset = item.batch * view.stride_batch + head() * view.stride_head +
                              row * view.stride_row + key * view.stride_key;
     if constexpr (config.bias == Bias::fp32) {
       return ptx::load_constant(static_cast<const float*>(view.data) + offset);
@@ -72,8 +74,7 @@ struct ExactRow {
     if constexpr (config.has_softcap) logit = saturated(logit / params.softcap) * params.softcap;
     if constexpr (config.has_alibi) {
       const float slope =
-          params
-              .alibi[item.batch * params.stride_alibi_batch + item.head * params.stride_alibi_head];
+          params.alibi[item.batch * params.stride_alibi_batch + head() * params.stride_alibi_head];
       logit -= slope * ptx::absolute(static_cast<float>(q_pos - key));
     }
     if constexpr (config.bias != Bias::none) {
@@ -82,8 +83,8 @@ struct ExactRow {
       logit += more;
     }
     if constexpr (config.has_score_mod || config.has_mask_mod) {
-      const auto of_row = modification.begin_row(item.batch, item.head, row, q_pos);
-      const auto of_key = modification.begin_key(item.batch, item.head, key);
+      const auto of_row = modification.begin_row(item.batch, head(), row, q_pos);
+      const auto of_key = modification.begin_key(item.batch, head(), key);
       if constexpr (config.has_score_mod) logit = modification.score(of_row, of_key, logit);
       if constexpr (config.has_mask_mod) {
         if (!modification.visible(of_row, of_key)) return kHidden;
@@ -114,7 +115,8 @@ SIRDAR_DEVICE LostRows lost_rows(const float (&out)[kCount]) {
 }
 
 // Makes them again, two columns a lane at a time, so that few registers are held; write(row of
-// sixteen, column, two results in 16 bits). `inverse` are the normalisers.
+// sixteen, column, two results in 16 bits). first_row: tile row of the first; `inverse` are the
+// normalisers.
 template <ForwardConfig config, class Modification, class Write>
 SIRDAR_DEVICE void restore_rows(const ForwardParams& params, const Modification& modification,
                                 const WorkItem& item, int first_row, int lane, float scale,
@@ -133,10 +135,12 @@ SIRDAR_DEVICE void restore_rows(const ForwardParams& params, const Modification&
       return ptx::float_of(ptx::shfl(ptx::bits_of(is_lower ? pair.lower : pair.upper), owner));
     };
     const float at = of_owner(reference), factor = of_owner(inverse);
-    const int row = first_row + place;
+    const int row = query_row<config>(first_row + place);
     // A row that sees nothing has no reference, and its result is 0 already.
     if (row >= item.seqlen_q || at == kMinusInfinity) continue;
-    const ExactRow<config, Modification> exact{params, modification, item, row, k_begin};
+    if (!has_head<config>(params, first_row + place)) continue;
+    const ExactRow<config, Modification> exact{params, modification, item, first_row + place,
+                                               row,    k_begin};
     SIRDAR_NO_UNROLL
     for (int column = 2 * lane; column < columns(config.head_dim_v); column += 64) {
       float first = 0, second = 0;

@@ -20,6 +20,7 @@
 #include "cuda/sm90/forward/choose.h"
 #include "cuda/sm90/forward/config_names.h"
 #include "cuda/sm90/forward/modified.h"
+#include "cuda/sm90/forward/pack.h"
 #include "jit/source.h"
 #include "plan/config_fields.h"
 
@@ -46,8 +47,27 @@ Status supports(const Problem& problem, const Device& device) {
   return {};
 }
 
+// Of the number of heads the whole tile follows, so it is read before the other knobs.
+Result<std::optional<int>> packed_by_knob(const Problem& problem, const PlanOptions& options) {
+  std::optional<int> heads;
+  for (const auto& [name, value] : options.knobs) {
+    if (int number = 1; name == "num_packed_heads" && sirdar::parse_field(value, number).ok())
+      heads = number;
+  }
+  if (!heads) return heads;
+  if (Status status = check_packing(problem, *heads); !status.ok()) {
+    return Status(StatusCode::invalid_argument,
+                  fmt::format("knobs: num_packed_heads={} cannot be ({}); give another number.",
+                              *heads, status.message()),
+                  "knobs");
+  }
+  return heads;
+}
+
 Result<Config> configure(const Problem& problem, const Device&, const PlanOptions& options) {
-  ForwardConfig config = choose_config(problem);
+  const Result<std::optional<int>> packed = packed_by_knob(problem, options);
+  if (!packed.ok()) return packed.status();
+  ForwardConfig config = choose_config(problem, true, packed.value());
   if (Status status = override_fields(config, options.knobs); !status.ok()) return status;
   if (!is_valid(config)) {
     return Status(
@@ -60,11 +80,11 @@ Result<Config> configure(const Problem& problem, const Device&, const PlanOption
   return Config::of(config);
 }
 
-std::string print(const Config& config) { return print_fields(config.as<ForwardConfig>()); }
-
-int num_blocks_m(const Problem& problem, const ForwardConfig& config) {
-  return static_cast<int>((problem.seqlen_q + block_m(config) - 1) / block_m(config));
+std::string packing(const Problem& problem, const Config& config) {
+  return packing_note(problem, config.as<ForwardConfig>());
 }
+
+std::string print(const Config& config) { return print_fields(config.as<ForwardConfig>()); }
 
 // The counter, then what is known about key blocks.
 size_t workspace_bytes(const Problem& problem, const Config& bytes) {
@@ -162,7 +182,7 @@ Status warm_up(const Plan::State& state) {
 ForwardConfig config_of(const Plan::State& state, const Args& args) {
   const ForwardConfig config = state.config.as<ForwardConfig>();
   if (config.num_stages_bias == 0 || check_bias_reach(args).ok()) return config;
-  return choose_config(state.problem, false);
+  return choose_config(state.problem, false, config.num_packed_heads);
 }
 
 // The kernel that looks at key blocks, and the forward.
@@ -253,6 +273,7 @@ const Implementation kForward = {
     .supports = supports,
     .configure = configure,
     .print = print,
+    .packing = packing,
     .workspace_bytes = workspace_bytes,
     .prepare = prepare,
     .kernels = kernels,

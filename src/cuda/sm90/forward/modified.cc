@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "cuda/sm90/forward/pack.h"
+
 namespace sirdar::sm90 {
 namespace {
 
@@ -50,7 +52,7 @@ CoverView cover_view(const Problem& problem, const ForwardConfig& config,
   CoverView cover{};
   if (!config.has_mask_mod) return cover;
   const bool by_batch = modification.mask_reads_batch || config.has_lengths;
-  const int64_t num_blocks_m = divide_up(problem.seqlen_q, block_m(config));
+  const int64_t num_blocks_m = sm90::num_blocks_m(problem, config);
   cover.num_batches = by_batch ? static_cast<int>(problem.batch) : 1;
   cover.num_heads = modification.mask_reads_head ? static_cast<int>(problem.num_heads_q) : 1;
   // Without keys the one block that is walked has a word all the same.

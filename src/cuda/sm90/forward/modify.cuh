@@ -15,22 +15,29 @@ struct ModifiedParams {
   Modification modification;
 };
 
-// A thread's two rows, `row` and row + 8, of a score tile; `key` is the lane's first column. The
-// two are written as one and a constant, so that what depends on their distance to a key alone is
-// computed once for both.
-template <class Modification, int kCount>
-SIRDAR_DEVICE void modify_scores(const Modification& modification, const WorkItem& item, int row,
-                                 int key, float (&scores)[kCount]) {
-  const int q_pos = row + item.seqlen_k - item.seqlen_q;
-  const auto upper = modification.begin_row(item.batch, item.head, row, q_pos);
-  const auto lower = modification.begin_row(item.batch, item.head, row + 8, q_pos + 8);
+// A thread's two rows of a score tile; `key` is the lane's first column. Where the second is the
+// first and a constant, its position is written so too, so that what depends on their distance to a
+// key alone is computed once for both. kAreOfOneHead: both are.
+template <bool kAreOfOneHead, class Modification, int kCount>
+SIRDAR_DEVICE void modify_scores(const Modification& modification, const WorkItem& item,
+                                 QueryRow first, QueryRow second, int key,
+                                 float (&scores)[kCount]) {
+  const int q_pos = first.row + item.seqlen_k - item.seqlen_q;
+  const auto upper = modification.begin_row(item.batch, first.head, first.row, q_pos);
+  const auto lower =
+      modification.begin_row(item.batch, second.head, second.row, q_pos + (second.row - first.row));
   SIRDAR_UNROLL
   for (int i = 0; i < kCount; i += 4) {
     SIRDAR_UNROLL
     for (int column = i; column < i + 2; ++column) {
-      const auto of_key = modification.begin_key(item.batch, item.head, key + column_of(column));
+      const auto of_key = modification.begin_key(item.batch, first.head, key + column_of(column));
       scores[column] = modification.score(upper, of_key, scores[column]);
-      scores[column + 2] = modification.score(lower, of_key, scores[column + 2]);
+      if constexpr (kAreOfOneHead) {
+        scores[column + 2] = modification.score(lower, of_key, scores[column + 2]);
+      } else {
+        const auto other = modification.begin_key(item.batch, second.head, key + column_of(column));
+        scores[column + 2] = modification.score(lower, other, scores[column + 2]);
+      }
     }
   }
 }
@@ -43,17 +50,17 @@ struct SeenKeys {
   static constexpr int kWords = kKeys / 32, kSize = kWords > 0 ? kWords : 1;
   uint32_t upper[kSize], lower[kSize];
 
-  // first_row: of the warp's sixteen; first_key: of the tile.
+  // own_row: of the warp's sixteen the lane's, in both halves of the warp; first_key: of the tile.
+  // Rows of several heads see the same.
   template <class Modification>
-  SIRDAR_DEVICE void find(const Modification& modification, const WorkItem& item, int first_row,
+  SIRDAR_DEVICE void find(const Modification& modification, const WorkItem& item, QueryRow own_row,
                           int first_key, int lane) {
-    const int own_row = first_row + lane % 16;
-    const auto own = modification.begin_row(item.batch, item.head, own_row,
-                                            own_row + item.seqlen_k - item.seqlen_q);
+    const auto own = modification.begin_row(item.batch, own_row.head, own_row.row,
+                                            own_row.row + item.seqlen_k - item.seqlen_q);
     typename Modification::Key keys[kWords];
     SIRDAR_UNROLL
     for (int word = 0; word < kWords; ++word) {
-      keys[word] = modification.begin_key(item.batch, item.head, first_key + 32 * word + lane);
+      keys[word] = modification.begin_key(item.batch, own_row.head, first_key + 32 * word + lane);
     }
     SIRDAR_NO_UNROLL
     for (int row = 0; row < 8; ++row) {

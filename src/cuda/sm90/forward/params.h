@@ -11,7 +11,8 @@ namespace sirdar::sm90 {
 struct ForwardParams {
   // Axes, fastest first: column, row, head, batch. Ragged tensors have one batch, and rows of all
   // sequences. Boxes: 64 columns by block_m (q), block_n (k, v; in a
-  // cluster half of it) or 64 (out) rows.
+  // cluster half of it) or 64 (out) rows. With packed heads q and out are: column, head in its
+  // pack, row, pack, batch, and a box of them has all heads of a pack.
   TensorMap q, k, v, out;
   RowView out_rows;                // for rows that leave by ordinary stores
   RowView q_rows, k_rows, v_rows;  // for results that are made again (exact.cuh)
@@ -21,7 +22,7 @@ struct ForwardParams {
   long long stride_alibi_batch, stride_alibi_head, stride_sink;
   IntView cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k;
   int* counter;                 // two zeros before and after; null: items are dealt out in turn
-  int num_heads, group_size;    // query heads; query heads per K/V head
+  int num_heads, group_size;    // query heads, or packs of them; the same per K/V head
   int seqlen_q, seqlen_k;       // maxima where sequences have their own
   int num_blocks_m, num_items;  // query blocks (a cluster's count as one) of the longest sequence;
                                 // of all sequences and heads
@@ -34,6 +35,7 @@ struct ForwardParams {
   CapTerms cap;  // with a soft-cap
   BiasView bias;
   CoverView cover;
+  int heads_per_pack;  // at most num_packed_heads; tile rows of heads beyond it are nobody's
   TensorMap bias_map;  // key, row, head, batch; boxes of 64 x 64; with num_stages_bias
 };
 

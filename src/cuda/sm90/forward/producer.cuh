@@ -131,9 +131,21 @@ struct Producer {
     }
     // This arrival also publishes the item.
     ptx::mbarrier_arrive_expect_tx(full, 2 * block_m(config) * columns(config.head_dim));
-    load<config.head_dim, block_m(config)>(s.q(q_ring.stage), params.q, full,
-                                           item.q_begin + item.block * block_m(config), item.head,
-                                           batch_coordinate(item, params.cu_seqlens_q), once);
+    if constexpr (config.num_packed_heads == 1) {
+      load<config.head_dim, block_m(config)>(s.q(q_ring.stage), params.q, full,
+                                             item.q_begin + item.block * block_m(config), item.head,
+                                             batch_coordinate(item, params.cu_seqlens_q), once);
+    } else {
+      load_pack(s.q(q_ring.stage), full, item);
+    }
+  }
+  SIRDAR_DEVICE void load_pack(uint32_t dst, uint32_t full, const WorkItem& item) {
+    SIRDAR_UNROLL
+    for (int c = 0; c < columns(config.head_dim) / 64; ++c) {
+      ptx::cp_async_bulk_tensor_5d_load(dst + c * block_m(config) * 128, params.q, full, 64 * c, 0,
+                                        item.q_begin + item.block * block_rows(config), item.head,
+                                        batch_coordinate(item, params.cu_seqlens_q), once);
+    }
   }
 
   SIRDAR_DEVICE int batch_coordinate(const WorkItem& item, const IntView& cu_seqlens) const {

@@ -145,13 +145,15 @@ SIRDAR_DEVICE void exponentiate_capped(float (&scores)[kCount], const CapTerms& 
 }
 
 // What ALiBi adds to the logits of a thread's two rows, in log2 units: -slope * |distance|, where
-// the distance of the row to its first column is `upper` or `lower`.
+// `start` is the distance of the row to its first column.
 struct AlibiRows {
-  float slope, upper, lower;
+  RowPair slopes, starts;
 
   template <bool kOneSided>
   SIRDAR_DEVICE float at(int i, RowPair plus) const {
-    const float start = is_lower_row(i) ? lower : upper, column = static_cast<float>(column_of(i));
+    const float slope = is_lower_row(i) ? slopes.lower : slopes.upper;
+    const float start = is_lower_row(i) ? starts.lower : starts.upper;
+    const float column = static_cast<float>(column_of(i));
     const float more = is_lower_row(i) ? plus.lower : plus.upper;
     if constexpr (kOneSided) return ptx::fma_of(slope, column, ptx::fma_of(-slope, start, more));
     return ptx::fma_of(-slope, ptx::absolute(start - column), more);

@@ -20,11 +20,42 @@ struct SeenBlock {
 // Nothing here is larger than 2^30 (the host refuses), so sums of two fit.
 struct WorkItem {
   int block;        // query block within its sequence; < 0: no more work
-  int batch, head;  // head of the queries
+  int batch, head;  // head of the queries, or pack of heads
   int num_blocks;   // key blocks that some row sees, at least 1
   int first_block;  // the leftmost of them
   int q_begin, seqlen_q, seqlen_k;
 };
+
+// A row of a tile as its sequence counts: tile rows follow each other from block to block, and with
+// packed heads those of one query row are neighbours.
+struct QueryRow {
+  int head, row;
+};
+
+// The row alone.
+template <ForwardConfig config>
+SIRDAR_DEVICE int query_row(int tile_row) {
+  if constexpr (config.num_packed_heads == 1) return tile_row;
+  return static_cast<int>(static_cast<unsigned>(tile_row) / config.num_packed_heads);
+}
+// Its place among the heads of a pack.
+template <ForwardConfig config>
+SIRDAR_DEVICE int place_in_pack(int tile_row) {
+  return tile_row & (config.num_packed_heads - 1);
+}
+// Whether a head has it. Other rows are zeros when loaded, and are not stored.
+template <ForwardConfig config>
+SIRDAR_DEVICE bool has_head(const ForwardParams& params, int tile_row) {
+  return config.num_packed_heads == 1 || place_in_pack<config>(tile_row) < params.heads_per_pack;
+}
+// Of a row that no head has: the last head's, so that what belongs to heads can be read.
+template <ForwardConfig config>
+SIRDAR_DEVICE QueryRow query_row_of(const ForwardParams& params, const WorkItem& item,
+                                    int tile_row) {
+  if constexpr (config.num_packed_heads == 1) return {item.head, tile_row};
+  const int place = ptx::min_of(place_in_pack<config>(tile_row), params.heads_per_pack - 1);
+  return {item.head * params.heads_per_pack + place, query_row<config>(tile_row)};
+}
 
 template <ForwardConfig config>
 using KeyBounds = MaskBounds<config.mask, ForwardParams>;
@@ -76,11 +107,11 @@ SIRDAR_DEVICE void place_of(const ForwardParams& params, int ticket, int& block,
 // The item of a ticket; num_blocks is 0 where the sequence has no such query block.
 template <ForwardConfig config>
 SIRDAR_DEVICE WorkItem item_of(const ForwardParams& params, int ticket) {
-  constexpr int kBlockM = block_m(config);
+  constexpr int kRows = block_rows(config);
   WorkItem item;
   int batch_head;
   place_of<config>(params, ticket, item.block, batch_head);
-  const int first_row = item.block * config.cluster_size * kBlockM;  // of a cluster's blocks
+  const int first_row = item.block * config.cluster_size * kRows;  // of a cluster's blocks
   if constexpr (config.cluster_size > 1) {
     item.block = item.block * config.cluster_size + ptx::cluster_ctarank();
   }
@@ -98,8 +129,7 @@ SIRDAR_DEVICE WorkItem item_of(const ForwardParams& params, int ticket) {
     return item;
   }
   const KeyBounds<config> bounds(params, q.length, k.length);
-  const int end =
-      first_row < q.length ? bounds.hi(first_row + config.cluster_size * kBlockM - 1) : 0;
+  const int end = first_row < q.length ? bounds.hi(first_row + config.cluster_size * kRows - 1) : 0;
   // With nothing to see one block is walked all the same, fully masked: its rows are zeros.
   item.first_block = ptx::min_of(bounds.lo(first_row), ptx::max_of(end - 1, 0)) / config.block_n;
   const int end_block = (ptx::max_of(end, 0) + config.block_n - 1) / config.block_n;
