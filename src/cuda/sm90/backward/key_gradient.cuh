@@ -56,9 +56,9 @@ struct KeyGradient : KeyRows<config, Modification> {
 
   // Where weights have slopes, products are those until dP^T is there.
   SIRDAR_DEVICE void take(const KeyBlock& block, const Walk<config>& walk, const Place& place,
-                          const ShownTile<config>& shown) {
+                          const AskedTile<config>& asked) {
     if constexpr (is_modified(config)) {
-      this->take_modified(block, walk, s.lse(place.q.stage), shown, weights, products);
+      this->take_modified(block, walk, s.lse(place.q.stage), asked, weights, products);
     } else {
       this->take_weights(block, walk.tile, weights);
     }
@@ -84,9 +84,9 @@ struct KeyGradient : KeyRows<config, Modification> {
   // of the one before.
   SIRDAR_DEVICE void walk_seen(const KeyBlock& block, Walk<config>& walk) {
     issue_scores(next);
-    const ShownTile<config> first_shown = this->look(block, walk);
+    const AskedTile<config> first_asked = this->look(block, walk);
     this->wait_products();
-    take(block, walk, next, first_shown);
+    take(block, walk, next, first_asked);
     Place place = next;
     SIRDAR_NO_UNROLL
     while (true) {
@@ -100,11 +100,11 @@ struct KeyGradient : KeyRows<config, Modification> {
       if (walk.is_done() || is_blind<config>(params, block, walk.tile, half)) break;
       issue_scores(next);
       issue_dk(place);
-      const ShownTile<config> shown = this->look(block, walk);
+      const AskedTile<config> asked = this->look(block, walk);
       this->wait_products();
       ptx::registers_ready(dk);
       this->arrive(s.q_empty(place.q.stage));
-      take(block, walk, next, shown);
+      take(block, walk, next, asked);
       place = next;
     }
     issue_dk(place);

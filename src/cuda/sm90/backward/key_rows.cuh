@@ -134,38 +134,42 @@ struct KeyRows {
     }
   }
 
-  // What a tile's masks show, asked for while its scores are made.
-  SIRDAR_DEVICE ShownTile<config> look(const KeyBlock& block, const Walk<config>& walk) const {
-    ShownTile<config> shown;
+  SIRDAR_DEVICE TilePlace place_in(const KeyBlock& block, const Walk<config>& walk) const {
+    return {block.batch,
+            block.head_kv * params.group_size + walk.head,
+            walk.tile * kM + 2 * (lane % 4),
+            block.first_key + 64 * half + 16 * warp + lane / 4,
+            block.sequence.q.length,
+            block.sequence.k.length};
+  }
+  SIRDAR_DEVICE AskedTile<config> look(const KeyBlock& block, const Walk<config>& walk) const {
+    AskedTile<config> asked;
     if constexpr (config.has_mask_mod) {
-      shown.load(params, block, walk, 64 * half + 16 * warp, lane);
+      asked.shown.load(params, block, walk, 64 * half + 16 * warp, lane);
     }
-    return shown;
+    if constexpr (config.bias != Bias::none) asked.bias.load(params, place_in(block, walk));
+    return asked;
   }
 
   // take_weights() of scores that are modified. `sloped`: where logits have slopes, the weights
   // times those. Weights of pairs that are not seen are 0, whatever their scores.
   SIRDAR_DEVICE void take_modified(const KeyBlock& block, const Walk<config>& walk, uint32_t starts,
-                                   const ShownTile<config>& shown, uint32_t (&weights)[kM / 4],
+                                   const AskedTile<config>& asked, uint32_t (&weights)[kM / 4],
                                    uint32_t (&sloped)[kM / 4]) {
     const int first_row = walk.tile * kM, first_key = block.first_key + 64 * half;
-    const TilePlace at{block.batch,
-                       block.head_kv * params.group_size + walk.head,
-                       first_row + 2 * (lane % 4),
-                       first_key + 16 * warp + lane / 4,
-                       block.sequence.q.length,
-                       block.sequence.k.length};
-    make_weights<config>(params, modification, at, score, starts + 8 * (lane % 4), weights, sloped);
+    const TilePlace at = place_in(block, walk);
+    make_weights<config>(params, modification, at, asked.bias, score, starts + 8 * (lane % 4),
+                         weights, sloped);
     const BackwardBounds<config> bounds = bounds_of<config>(params, block.sequence);
     const bool is_whole = bounds.hi(first_row) >= first_key + 64 &&
                           bounds.lo(first_row + kM - 1) <= first_key &&
                           first_key + 64 <= at.seqlen_k && first_row + kM <= at.seqlen_q;
-    if (is_whole && shown.state == ShownTile<config>::kAll) return;
+    if (is_whole && asked.shown.state == ShownTile<config>::kAll) return;
     SeenQueries<kM> seen;
     seen.show(false, rows_that_see(bounds, at, at.key));
     seen.show(true, rows_that_see(bounds, at, at.key + 8));
     if constexpr (config.has_mask_mod) {
-      shown.apply(modification, at, 64 * half + 16 * warp, lane, seen);
+      asked.shown.apply(modification, at, 64 * half + 16 * warp, lane, seen);
     }
     seen.clear(weights);
     if constexpr (has_slopes(config)) seen.clear(sloped);

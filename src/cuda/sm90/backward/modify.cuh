@@ -41,6 +41,49 @@ struct StoredBias<Bias::fp16> {
   using Type = language::Fp16;
 };
 
+// A bias at a thread's pairs of a tile. Entries of 16 bits are asked for while the scores are
+// multiplied, where there are registers for them until then.
+template <BackwardConfig config>
+struct TileBias {
+  static constexpr bool kIsThere = config.bias != Bias::none,
+                        kIsAsked = (config.bias == Bias::bf16 || config.bias == Bias::fp16) &&
+                                   config.block_m == 64 && !has_slopes(config);
+  using Element = language::ElementOf<typename StoredBias<config.bias>::Type>;
+  using Stored = typename Element::Stored;
+
+  uint32_t words[kIsAsked ? config.block_m / 4 : 1];  // of two queries of one key
+
+  // What lies past the end of the sequence is read from its last row and key, and not used.
+  SIRDAR_DEVICE static const Stored* address(const BackwardParams& params, const TilePlace& at,
+                                             int lower, int column) {
+    const BiasView& view = params.bias;
+    const int key = ptx::min_of(at.key + 8 * lower, at.seqlen_k - 1);
+    const int row = ptx::min_of(at.row + column, at.seqlen_q - 1);
+    return static_cast<const Stored*>(view.data) + at.batch * view.stride_batch +
+           at.head * view.stride_head + key * view.stride_key + row * view.stride_row;
+  }
+  SIRDAR_DEVICE void load(const BackwardParams& params, const TilePlace& at) {
+    if constexpr (kIsAsked) {
+      SIRDAR_UNROLL
+      for (int word = 0; word < config.block_m / 4; ++word) {
+        const int lower = word % 2, column = column_of(2 * word);
+        const uint32_t low = ptx::load_constant(address(params, at, lower, column));
+        const uint32_t high = ptx::load_constant(address(params, at, lower, column + 1));
+        words[word] = low | high << 16;
+      }
+    }
+  }
+  // Of score register i.
+  SIRDAR_DEVICE float at(const BackwardParams& params, const TilePlace& place, int i) const {
+    if constexpr (kIsAsked) {
+      return Element::value(static_cast<Stored>(words[i / 2] >> (16 * (i % 2))));
+    } else {
+      return Element::value(
+          ptx::load_constant(address(params, place, is_lower_row(i) ? 1 : 0, column_of(i))));
+    }
+  }
+};
+
 // Logits of one tile of a thread.
 template <BackwardConfig config, class Modification>
 struct TileLogits {
@@ -55,25 +98,17 @@ struct TileLogits {
   const BackwardParams& params;
   const Modification& modification;
   const TilePlace& at;
+  const TileBias<config>& biases;
   float alibi_slope = 0, distance = 0;  // of the first pair
-  const char* biases[2] = {};           // of the two keys and query 0
 
-  SIRDAR_DEVICE TileLogits(const BackwardParams& p, const Modification& m, const TilePlace& place)
-      : params(p), modification(m), at(place) {
+  SIRDAR_DEVICE TileLogits(const BackwardParams& p, const Modification& m, const TilePlace& place,
+                           const TileBias<config>& tile_bias)
+      : params(p), modification(m), at(place), biases(tile_bias) {
     if constexpr (config.has_alibi) {
       alibi_slope =
           params.alibi[at.batch * params.stride_alibi_batch + at.head * params.stride_alibi_head];
       if constexpr (!has_slopes(config)) alibi_slope *= kLog2e;
       distance = static_cast<float>(at.row + at.seqlen_k - at.seqlen_q - at.key);
-    }
-    if constexpr (config.bias != Bias::none) {
-      const BiasView& view = params.bias;
-      const char* base = static_cast<const char*>(view.data) +
-                         kBiasBytes * (at.batch * view.stride_batch + at.head * view.stride_head);
-      for (int lower = 0; lower < 2; ++lower) {
-        const int key = ptx::min_of(at.key + 8 * lower, at.seqlen_k - 1);
-        biases[lower] = base + kBiasBytes * (key * view.stride_key);
-      }
     }
   }
 
@@ -90,13 +125,6 @@ struct TileLogits {
     } else {
       return Nothing{};
     }
-  }
-
-  // What a row past the end has is its last one's, and not used.
-  SIRDAR_DEVICE float bias_of(int lower, int row) const {
-    const long long offset = ptx::min_of(row, at.seqlen_q - 1) * params.bias.stride_row;
-    return BiasElement::value(ptx::load_constant(
-        reinterpret_cast<const BiasStored*>(biases[lower] + kBiasBytes * offset)));
   }
 
   // Score times scale, soft-capped.
@@ -120,12 +148,13 @@ struct TileLogits {
     return {logit, ptx::fma_of(logit * params.softcap_slope, logit, 1.0f)};
   }
 
-  // Of the key `lower` and the query `column` further than the thread's first.
+  // Of score register i.
   template <bool kSaturates, class Row, class Key>
-  SIRDAR_DEVICE Weight weight(float score, float start, int lower, int column, const Row& of_row,
+  SIRDAR_DEVICE Weight weight(float score, float start, int i, const Row& of_row,
                               const Key& of_key) const {
+    const int lower = is_lower_row(i) ? 1 : 0, column = column_of(i);
     float bias = 0;
-    if constexpr (config.bias != Bias::none) bias = bias_of(lower, at.row + column);
+    if constexpr (config.bias != Bias::none) bias = biases.at(params, at, i);
     const float far = ptx::absolute(distance + static_cast<float>(column - 8 * lower));
     if constexpr (!has_slopes(config)) {
       float exponent = score * params.scale_log2;
@@ -174,9 +203,9 @@ struct TileLogits {
         const int word = 2 * group + lower;
         const auto& of_key = lower == 1 ? lower_key : upper_key;
         const Weight first =
-            weight<kSaturates>(score[2 * word], start.x, lower, 8 * group, first_row, of_key);
-        const Weight second = weight<kSaturates>(score[2 * word + 1], start.y, lower, 8 * group + 1,
-                                                 second_row, of_key);
+            weight<kSaturates>(score[2 * word], start.x, 2 * word, first_row, of_key);
+        const Weight second =
+            weight<kSaturates>(score[2 * word + 1], start.y, 2 * word + 1, second_row, of_key);
         weights[word] = pack<config.element>(first.plain, second.plain);
         if constexpr (has_slopes(config)) {
           sloped[word] = pack<config.element>(first.sloped, second.sloped);
@@ -184,21 +213,17 @@ struct TileLogits {
       }
     }
   }
-
- private:
-  using BiasElement = language::ElementOf<typename StoredBias<config.bias>::Type>;
-  using BiasStored = typename BiasElement::Stored;
-  static constexpr int kBiasBytes = static_cast<int>(sizeof(BiasStored));
 };
 
 // Score registers to words of weights, and with slopes to words of weights times those. `starts`:
 // in shared memory, what the exponents of the thread's queries begin with.
 template <BackwardConfig config, class Modification>
 SIRDAR_DEVICE void make_weights(const BackwardParams& params, const Modification& modification,
-                                const TilePlace& at, const float (&score)[config.block_m / 2],
-                                uint32_t starts, uint32_t (&weights)[config.block_m / 4],
+                                const TilePlace& at, const TileBias<config>& bias,
+                                const float (&score)[config.block_m / 2], uint32_t starts,
+                                uint32_t (&weights)[config.block_m / 4],
                                 uint32_t (&sloped)[config.block_m / 4]) {
-  const TileLogits<config, Modification> logits(params, modification, at);
+  const TileLogits<config, Modification> logits(params, modification, at, bias);
   if constexpr (config.has_softcap) {
     const float factor = ptx::absolute(params.softcap_factor);
     if (!ptx::any_sync(largest_of(score) * factor > kCapFar.limit)) {
@@ -326,6 +351,13 @@ struct ShownTile {
       }
     }
   }
+};
+
+// What of a tile is asked for while its scores are multiplied.
+template <BackwardConfig config>
+struct AskedTile {
+  ShownTile<config> shown;
+  TileBias<config> bias;
 };
 
 }  // namespace sirdar::sm90

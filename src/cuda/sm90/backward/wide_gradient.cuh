@@ -32,10 +32,10 @@ struct ValueGradient : KeyRows<config, Modification> {
     this->template multiply_tile<kWidthV>(dv, weights, s.dout(dout_ring.stage));
   }
   SIRDAR_DEVICE void finish_scores(const KeyBlock& block, const Walk<config>& tiles,
-                                   const ShownTile<config>& shown) {
+                                   const AskedTile<config>& asked) {
     uint32_t sloped[kM / 4];              // the weights times the slopes of their logits
     if constexpr (is_modified(config)) {  // statistics are read once more
-      this->take_modified(block, tiles, s.lse(q_ring.stage), shown, weights, sloped);
+      this->take_modified(block, tiles, s.lse(q_ring.stage), asked, weights, sloped);
       this->arrive(s.q_empty(q_ring.stage));
       q_ring.advance();
     } else {
@@ -65,17 +65,17 @@ struct ValueGradient : KeyRows<config, Modification> {
     Walk<config> tiles(block, params);
     if (tiles.is_done()) return;
     issue_scores();
-    const ShownTile<config> first_shown = this->look(block, tiles);
+    const AskedTile<config> first_asked = this->look(block, tiles);
     this->wait_products();
-    finish_scores(block, tiles, first_shown);
+    finish_scores(block, tiles, first_asked);
     SIRDAR_NO_UNROLL
     for (tiles.advance(); !tiles.is_done(); tiles.advance()) {
       issue_scores();
       issue_dv();
-      const ShownTile<config> shown = this->look(block, tiles);
+      const AskedTile<config> asked = this->look(block, tiles);
       this->wait_products();
       finish_dv();
-      finish_scores(block, tiles, shown);
+      finish_scores(block, tiles, asked);
     }
     issue_dv();
     ptx::wgmma_wait_group<0>();
