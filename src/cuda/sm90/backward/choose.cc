@@ -24,10 +24,11 @@ bool set_rings(BackwardConfig& config, int stages_q, int stages_dout, int num_ds
 }
 
 // Two blocks that tell each other dS add half as often: where sums are to be in a fixed order, and
-// under a mask from so many keys on, below which the other shape is as fast.
+// under a mask from so many keys on, below which the other shape is as fast. Not measured with
+// modifications.
 bool shape_cluster(BackwardConfig& config, int64_t seqlen_k) {
   constexpr int64_t kLeastKeysUnderAMask = 4096;
-  if (!config.is_deterministic) return false;
+  if (!config.is_deterministic || is_modified(config)) return false;
   if (config.mask != MaskForm::full && seqlen_k < kLeastKeysUnderAMask) return false;
   BackwardConfig other = config;
   other.cluster_size = 2;
