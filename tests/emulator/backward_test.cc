@@ -1,6 +1,11 @@
 // The Hopper backward on the emulated machine, its three kernels as the library launches them, held
-// against float64 on hostile arguments: with gaps of NaN between rows, and a workspace of NaN.
+// against float64 on hostile arguments: with gaps of NaN between rows, and a workspace of large
+// numbers.
 #include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
 
 #include "check/inputs.h"
 #include "check/run_check.h"
@@ -41,24 +46,36 @@ std::string launch_all(const ListedKernels& kernels, const std::vector<cuda::Ste
   return "";
 }
 
-// `num_sms`: blocks that run at one time, each of which takes several items where it is small.
-void expect_right(const std::string& text, uint64_t seed, int num_sms) {
-  SCOPED_TRACE(text + ", seed " + std::to_string(seed));
+// Changes inputs before they are taken for what they are.
+using Edit = std::function<void(check::Inputs&)>;
+
+// What is wrong with a run on `num_sms` multiprocessors, of which each takes several items where it
+// is small.
+check::Verdict verdict_of(const std::string& text, uint64_t seed, int num_sms, const Edit& edit) {
   const ListedKernels kernels = listed_kernels(text, "cuda.sm90.backward").value();
   const auto config = kernels.config.as<sm90::BackwardConfig>();
   const expression::DeviceModification modification = expression::modification_of(kernels.problem);
   check::Inputs inputs(kernels.problem, seed, check::Style::hostile, 16);
+  if (edit) edit(inputs);
   inputs.accept();
   inputs.set_workspace(sm90::workspace_of(kernels.problem, config, modification).end);
   inputs.reset_outputs();
+  fill_with_numbers(inputs.args());
   const check::Oracle oracle = check::make_oracle(kernels.problem, inputs.args());
   const EmulatedDriver driver;
   const auto steps =
       sm90::make_steps(kernels.problem, config, modification, inputs.args(), num_sms);
-  ASSERT_TRUE(steps.ok()) << steps.status().message();
-  ASSERT_EQ(launch_all(kernels, steps.value(), seed), "");
+  EXPECT_TRUE(steps.ok()) << steps.status().message();
+  if (!steps.ok()) return {};
+  EXPECT_EQ(launch_all(kernels, steps.value(), seed), "");
   EXPECT_EQ(inputs.damage(), "");
-  for (const std::string& fault : check::judge(oracle).faults) ADD_FAILURE() << fault;
+  return check::judge(oracle);
+}
+
+void expect_right(const std::string& text, uint64_t seed, int num_sms, const Edit& edit = {}) {
+  SCOPED_TRACE(text + ", seed " + std::to_string(seed));
+  for (const std::string& fault : verdict_of(text, seed, num_sms, edit).faults)
+    ADD_FAILURE() << fault;
 }
 
 std::vector<ListedProblem> selected() {
@@ -85,6 +102,68 @@ INSTANTIATE_TEST_SUITE_P(Listed, EmulatedBackward, ::testing::ValuesIn(selected(
                            return test::named_after(row.param.text, row.index);
                          });
 
+// All heads of a row of the first sequence.
+void fill_row(const TensorView& view, int64_t row, double even, double odd) {
+  for (int64_t head = 0; head < view.shape[2]; ++head)
+    for (int64_t column = 0; column < view.shape[3]; ++column)
+      store_element(view, row * view.stride[1] + head * view.stride[2] + column,
+                    column % 2 == 0 ? even : odd);
+}
+
+// What some rows and keys of a tile do not see reaches only those that do.
+TEST(EmulatedBackwardHidden, NanAndInfinity) {
+  const double nan = std::nan(""), infinity = std::numeric_limits<double>::infinity();
+  std::vector<std::string> problems = {"bwd b1 s130 h1 d128 bf16 causal",
+                                       "bwd b1 s130 hq2 hkv1 d64 bf16 window:50,10",
+                                       "bwd b1 s100 h1 d192 dv128 bf16 causal"};
+  if (runs_everything()) {
+    problems.insert(
+        problems.end(),
+        {"bwd b1 sq130 sk200 hq4 hkv2 d128 fp16 dlse", "bwd b1 s130 h2 d128 fp16 causal",
+         "bwd b2 sq140 sk190 h2 d64 bf16 seqused_q seqused_k causal",
+         "bwd b1 sq200 sk150 h1 d128 bf16 window:60,10 nondeterministic"});
+  }
+  for (const std::string& text : problems) {
+    expect_right(text, 3, 16, [&](check::Inputs& inputs) {
+      Args& args = inputs.args();
+      fill_row(args.q, 20, nan, 1);
+      fill_row(args.k, 75, 1, nan);
+      fill_row(args.v, 80, nan, -infinity);
+      fill_row(args.v, 45, 2, infinity);
+      fill_row(args.dout, 30, infinity, 1);
+      fill_row(args.dout, 70, infinity, nan);
+      inputs.refresh_saved();
+    });
+  }
+}
+
+// fp16 has no room for P and dS as they are: gradients of any size.
+TEST(EmulatedBackwardHalf, TakesGradientsOfAnySize) {
+  for (const double factor : {0x1p9, 0x1p-9, 0.0}) {
+    expect_right("bwd b1 sq70 sk130 h1 d128 fp16 dlse", 5, 16, [&](check::Inputs& inputs) {
+      const TensorView& dout = inputs.args().dout;
+      for_each_element(dout, [&](int64_t offset, int64_t) {
+        store_element(dout, offset, factor * load_element(dout, offset));
+      });
+    });
+  }
+}
+
+// Nor for weights of 2 and more, of an lse that is not the rows' own. What is allowed is for
+// weights of e^3 less.
+TEST(EmulatedBackwardHalf, TakesWeightsAboveOne) {
+  const check::Verdict verdict =
+      verdict_of("bwd b1 sq70 sk130 h1 d128 fp16 dlse", 6, 16, [](check::Inputs& inputs) {
+        const TensorView& lse = inputs.args().lse;
+        for_each_element(lse, [&](int64_t offset, int64_t index) {
+          if (index % 50 == 7) store_element(lse, offset, load_element(lse, offset) - 3);
+        });
+      });
+  ASSERT_EQ(verdict.deviations.size(), 3u);
+  for (const check::Deviation& deviation : verdict.deviations)
+    EXPECT_LT(deviation.ratio, std::exp(3)) << deviation.where;
+}
+
 // Every gradient of a run on data that do not depend on `seed`, which draws the schedule.
 std::vector<double> gradients_of(const std::string& text, uint64_t seed) {
   const ListedKernels kernels = listed_kernels(text, "cuda.sm90.backward").value();
@@ -94,6 +173,7 @@ std::vector<double> gradients_of(const std::string& text, uint64_t seed) {
   inputs.accept();
   inputs.set_workspace(sm90::workspace_of(kernels.problem, config, modification).end);
   inputs.reset_outputs();
+  fill_with_numbers(inputs.args());
   const EmulatedDriver driver;
   const auto steps =
       sm90::make_steps(kernels.problem, config, modification, inputs.args(), 16).value();

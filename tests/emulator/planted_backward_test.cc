@@ -56,6 +56,7 @@ class PlantedCall {
   // `main`: of the kernel that faults are planted in.
   emulator::Report run(const emulator::Launch& main) {
     inputs_.reset_outputs();
+    fill_with_numbers(inputs_.args());
     launch(sm90::BackwardPass::prepare, launch_of(sm90::BackwardPass::prepare, 1));
     emulator::Report report = launch(sm90::BackwardPass::backward, main);
     if (!report.ok()) return report;

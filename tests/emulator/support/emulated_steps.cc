@@ -1,6 +1,7 @@
 #include "emulator/support/emulated_steps.h"
 
 #include <algorithm>
+#include <cstring>
 #include <stdexcept>
 
 #include "emulator/support/emulated_kernels.h"
@@ -15,6 +16,10 @@ void (*emulated_kernel(const KernelSource& source))(const void* params) {
   if (kernel == kEmulatedKernels.end())
     throw std::runtime_error("no problem of the lists has " + source.entry);
   return kernel->run;
+}
+
+void fill_with_numbers(const Args& args) {
+  if (args.workspace != nullptr) std::memset(args.workspace, 0x4b, args.workspace_bytes);
 }
 
 std::string run_steps(const std::vector<KernelSource>& sources,

@@ -1,6 +1,8 @@
 // The launches of a call, as the library lists them, on the emulated machine.
 #pragma once
 
+#include <sirdar/plan.hpp>
+
 #include <string>
 #include <vector>
 
@@ -17,5 +19,9 @@ void (*emulated_kernel(const KernelSource& source))(const void* params);
 // number; what is wrong, or "". `seed` draws the schedule.
 std::string run_steps(const std::vector<KernelSource>& sources,
                       const std::vector<cuda::Step>& steps, uint64_t seed, unsigned most_blocks);
+
+// Numbers in a workspace that nobody has written: a NaN could be taken for one of the inputs',
+// whose traces kernels look for.
+void fill_with_numbers(const Args& args);
 
 }  // namespace sirdar::emulator_tests

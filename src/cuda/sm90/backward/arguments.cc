@@ -34,6 +34,11 @@ int64_t total_tiles(const Problem& problem, const BackwardConfig& config) {
                                             : problem.batch * num_tiles(problem, config);
 }
 
+int64_t num_key_blocks(const Problem& problem, const BackwardConfig& config) {
+  return divide_up(problem.seqlen_k, cluster_keys(config)) * config.cluster_size * problem.batch *
+         problem.num_heads_kv;
+}
+
 // q, k, v, dout, dk, dv.
 std::array<MapRequest, 6> map_requests(const Problem& problem, const BackwardConfig& config,
                                        const Args& args) {
@@ -108,6 +113,9 @@ void add_rows(const Problem& problem, const Args& args, BackwardParams& params) 
   params.dq_rows = row_view(args.dq, row_map(args.dq, problem.layout_q));
   params.dk_rows = row_view(args.dk, row_map(args.dk, problem.layout_kv));
   params.dv_rows = row_view(args.dv, row_map(args.dv, problem.layout_kv));
+  params.q_rows = row_view(args.q, row_map(args.q, problem.layout_q));
+  params.k_rows = row_view(args.k, row_map(args.k, problem.layout_kv));
+  params.v_rows = row_view(args.v, row_map(args.v, problem.layout_kv));
   const Extents query = query_extents(problem, args), key = key_extents(problem, args);
   params.cu_seqlens_q = int_view(query.cu_seqlens);
   params.cu_seqlens_k = int_view(key.cu_seqlens);
@@ -201,6 +209,8 @@ Result<BackwardParams> make_params(const Problem& problem, const BackwardConfig&
   params.dq_sum = reinterpret_cast<float*>(bytes + workspace.dq_sum);
   if (config.is_deterministic) params.turns = reinterpret_cast<int*>(bytes + workspace.turns);
   params.walk = walk_view(problem, config, modification, bytes + workspace.walk);
+  if (restores(config)) params.lost = reinterpret_cast<unsigned*>(bytes + workspace.lost);
+  if (is_scaled(config)) params.peaks = reinterpret_cast<int*>(bytes + workspace.peaks);
   return params;
 }
 
@@ -218,7 +228,12 @@ BackwardWorkspace workspace_of(const Problem& problem, const BackwardConfig& con
   workspace.turns = workspace.dq_sum + sums * static_cast<size_t>(tile_units(config)) * kUnitBytes;
   const size_t turns = config.is_deterministic ? sums * static_cast<size_t>(tile_parts(config)) : 0;
   workspace.walk = workspace.turns + aligned(turns * sizeof(int));
-  workspace.end = workspace.walk + aligned(walk_bytes(problem, config, modification));
+  workspace.lost = workspace.walk + aligned(walk_bytes(problem, config, modification));
+  const auto blocks = static_cast<size_t>(num_key_blocks(problem, config));
+  workspace.peaks =
+      workspace.lost + (restores(config) ? aligned(blocks * kLostWords * 4) : size_t{0});
+  const size_t pairs = is_scaled(config) ? rows / kPrepareTokens : 0;
+  workspace.end = workspace.peaks + aligned(pairs * 2 * sizeof(int));
   if (!rows::companions_of(problem).empty()) {  // they come last, and take it all
     workspace.end = std::max(workspace.end, rows::backward_workspace_bytes(problem));
   }

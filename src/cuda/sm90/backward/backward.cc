@@ -50,6 +50,10 @@ Status supports(const Problem& problem, const Device& device) {
                     "parameters, about 50 tensors",
                     cuda::kMaxParamBytes));
   }
+  if (problem.dtype_q == DType::fp16 && is_modified(choose_backward_config(problem))) {
+    return unsupported(
+        "takes masks and logit terms beyond lengths, causal, windows and chunks in bf16 alone");
+  }
   if (std::abs(problem.scale()) < kLeastScale) {
     return unsupported(fmt::format("takes a softmax_scale of at least {:g}, not {:g}", kLeastScale,
                                    problem.scale()));
@@ -98,7 +102,8 @@ size_t workspace_bytes(const Problem& problem, const Config& config) {
 // wide kernels once an item.
 int spill_bytes_known(const BackwardConfig& config) {
   if (is_modified(config)) return config.has_score_mod || config.has_mask_mod ? 512 : 128;
-  return config.cluster_size > 1 ? 32 : is_wide(config) ? 24 : 0;
+  if (!is_wide(config)) return 0;
+  return config.cluster_size > 1 || is_scaled(config) ? 32 : 24;
 }
 
 KernelSource source_of(const BackwardConfig& config) {
@@ -150,7 +155,8 @@ KernelSource source_of(const Problem& problem, const BackwardConfig& config, Bac
     case BackwardPass::convert:
       source = companion_of(source, "ConvertConfig", "convert");
       source.threads = kConvertThreads;
-      source.min_blocks = config.num_sums == 1 ? 8 : 5;  // more values of a thread
+      source.min_blocks = config.num_sums == 1 ? 8 : 5;       // more values of a thread
+      source.spill_bytes_known = restores(config) ? 128 : 0;  // by what is made again
       source.shared_bytes = shared_bytes(ConvertConfig{config});
       break;
     case BackwardPass::sink_gradient:
@@ -258,7 +264,7 @@ const Implementation kBackward = {
                    feature::softcap | feature::alibi | feature::sink | feature::dsink |
                    feature::document | feature::mask_tensor | feature::mask_mod |
                    feature::score_mod | feature::bias | feature::dbias | feature::dtensor |
-                   feature::dtype_bf16,
+                   feature::dtype_bf16 | feature::dtype_fp16,
     .note =
         "dbias and gradients of tensors that expressions read are made by kernels of "
         "cuda.rows.backward, which are slower, behind those of dq, dk and dv; tensors whose "

@@ -50,6 +50,7 @@ void shape_wide(BackwardConfig& config) {
 
 BackwardConfig choose_backward_config(const Problem& problem) {
   BackwardConfig config;
+  config.element = problem.dtype_q == DType::fp16 ? Element::fp16 : Element::bf16;
   config.head_dim = static_cast<int>(problem.head_dim);
   config.head_dim_v = static_cast<int>(problem.value_dim());
   config.mask = mask_form(problem.mask);

@@ -80,6 +80,16 @@ constexpr bool is_masked(const BackwardConfig& c) {
   return c.mask != MaskForm::full || c.has_mask_mod;
 }
 
+// P and dS times powers of two, which fp16 needs (peaks.cuh).
+constexpr bool is_scaled(const BackwardConfig& c) { return c.element == Element::fp16; }
+
+// Whether results that are not finite are looked at again (restore.cuh): where pairs of a tile are
+// hidden, and where weights or dS could leave fp16. Modified logits are not made again.
+constexpr bool restores(const BackwardConfig& c) {
+  return !is_modified(c) && (c.mask != MaskForm::full || c.has_lengths || is_scaled(c));
+}
+inline constexpr int kLostWords = 8;  // of a key block
+
 inline constexpr int kBackwardThreads = 512;    // loads and stores, dQ, two of dK and dV
 inline constexpr int kUnitBytes = 64 * 64 * 4;  // dQ travels in units of 64 rows and columns
 inline constexpr int kUnitFloats = 64 * 64;
@@ -131,12 +141,12 @@ constexpr int row_bytes(const BackwardConfig& c) { return 4 * c.block_m; }  // a
 
 // Offsets from a base that is aligned to 1024 bytes.
 struct BackwardMap {
-  int k, peer_k, v, q, dout, ds, peer_ds, weights, slots, lse, delta, barriers, end;
+  int k, peer_k, v, q, dout, ds, peer_ds, weights, slots, lse, delta, peaks, barriers, end;
 };
 constexpr int num_barriers(const BackwardConfig& c) {
   const int num_weights = is_wide(c) ? c.num_ds : 0;
   return 3 + 2 * (c.num_stages_q + c.num_stages_dout + c.num_ds + num_weights) +
-         num_unit_barriers(c) + c.num_slots + (c.has_lengths ? 1 : 0) +
+         num_unit_barriers(c) + c.num_slots + (c.has_lengths ? 1 : 0) + (is_scaled(c) ? 1 : 0) +
          (c.cluster_size == 1 ? 0 : c.num_ds);
 }
 constexpr BackwardMap shared_map(const BackwardConfig& c) {
@@ -151,7 +161,8 @@ constexpr BackwardMap shared_map(const BackwardConfig& c) {
   map.slots = map.weights + c.num_ds * weights_bytes(c);
   map.lse = map.slots + c.num_slots * kUnitBytes;
   map.delta = map.lse + c.num_stages_q * row_bytes(c);
-  map.barriers = map.delta + c.num_stages_dout * row_bytes(c);
+  map.peaks = map.delta + c.num_stages_dout * row_bytes(c);
+  map.barriers = map.peaks + (is_scaled(c) ? 4 * 16 : 0);
   map.end = map.barriers + 8 * num_barriers(c);
   return map;
 }
@@ -169,7 +180,9 @@ constexpr bool is_valid(const BackwardConfig& c) {
       c.num_sums == 1 || (c.is_deterministic && (c.num_sums == 2 || c.num_sums == 4));
   const bool has_cluster = c.cluster_size == 1 || (c.cluster_size == 2 && is_wide(c) &&
                                                    columns(c.head_dim) == 256 && !c.has_mask_mod);
-  return has_shape && fits_registers && has_sums && has_cluster && c.hop_steps >= 1 &&
+  // dS of both blocks is added up: it must be multiplied by the same. Slopes have no bound.
+  const bool has_scale = !is_scaled(c) || (c.cluster_size == 1 && !is_modified(c));
+  return has_shape && fits_registers && has_sums && has_cluster && has_scale && c.hop_steps >= 1 &&
          c.num_stages_q >= 1 && c.num_stages_dout >= 1 && c.num_ds >= 1 && c.num_slots >= 1 &&
          c.num_slots <= num_unit_barriers(c) && shared_bytes(c) <= 232448;
 }
@@ -190,8 +203,9 @@ struct WalkConfig {
 inline constexpr int kPrepareThreads = 256, kConvertThreads = 128, kSinkThreads = 1024,
                      kWalkThreads = 128;
 inline constexpr int kPrepareTokens = 32, kPrepareHeads = 16;  // of one thread block
-constexpr int shared_bytes(const PrepareConfig&) {
-  return 4 * kPrepareHeads * (kPrepareTokens + 1);
+inline constexpr int kPrepareBytes = 4 * kPrepareHeads * (kPrepareTokens + 1);  // a float a row
+constexpr int shared_bytes(const PrepareConfig& c) {
+  return (is_scaled(c.backward) ? 2 : 1) * kPrepareBytes;
 }
 constexpr int shared_bytes(const ConvertConfig&) { return 0; }
 constexpr int shared_bytes(const WalkConfig&) { return 0; }

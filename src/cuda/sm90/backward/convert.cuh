@@ -2,7 +2,7 @@
 // rows.
 #pragma once
 
-#include "cuda/sm90/backward/config.h"
+#include "cuda/sm90/backward/restore.cuh"
 #include "cuda/sm90/backward/walk.cuh"
 #include "cuda/sm90/fragment.cuh"
 
@@ -20,25 +20,24 @@ SIRDAR_DEVICE void add(float (&values)[32], const float* unit) {
   }
 }
 
-// A block takes the units of one query tile, a warp 16 rows of each.
-template <ConvertConfig config>
-SIRDAR_DEVICE void convert(const BackwardParams& params) {
-  constexpr BackwardConfig kBackward = config.backward;
-  constexpr int kUnits = tile_units(kBackward), kChunks = columns(kBackward.head_dim) / 64,
-                kSums = kBackward.num_sums;
-  ptx::griddepcontrol_wait();
-  const int index = ptx::block_idx_x(), thread = ptx::thread_idx_x(), lane = thread % 32;
+// The units of one query tile, a warp 16 rows of each. Returns the rows that are not finite as
+// find_lost() does, those of the second 64 rows two bits further.
+template <BackwardConfig config>
+SIRDAR_DEVICE uint32_t convert_tile(const BackwardParams& params, int thread, int lane) {
+  constexpr int kUnits = tile_units(config), kChunks = columns(config.head_dim) / 64,
+                kSums = config.num_sums;
+  const int index = ptx::block_idx_x();
   const int batch_head = index / params.num_tiles, tile = index - batch_head * params.num_tiles;
   const int batch = batch_head / params.num_heads, head = batch_head - batch * params.num_heads;
-  const Sequence sequence = sequence_of<kBackward>(params, batch);
-  const int stored = rows_there<kBackward.has_lengths>(params.cu_seqlens_q, params.seqlen_q, batch);
-  if (tile * kBackward.block_m >= stored) return;
+  const Sequence sequence = sequence_of<config>(params, batch);
+  const int stored = rows_there<config.has_lengths>(params.cu_seqlens_q, params.seqlen_q, batch);
+  if (tile * config.block_m >= stored) return 0;
   bool is_there[kSums];
   SIRDAR_UNROLL
   for (int sum = 0; sum < kSums; ++sum) {
-    is_there[sum] = has_adders<kBackward>(params, sequence, tile, sum);
-    if constexpr (kBackward.has_mask_mod) {
-      is_there[sum] = is_there[sum] && is_added_to<kBackward>(params, batch, head, tile, sum);
+    is_there[sum] = has_adders<config>(params, sequence, tile, sum);
+    if constexpr (config.has_mask_mod) {
+      is_there[sum] = is_there[sum] && is_added_to<config>(params, batch, head, tile, sum);
     }
   }
   const RowView& view = params.dq_rows;
@@ -46,6 +45,7 @@ SIRDAR_DEVICE void convert(const BackwardParams& params) {
   uint16_t* const rows = static_cast<uint16_t*>(view.data) +
                          (is_ragged ? 0 : batch) * view.stride_batch + head * view.stride_head +
                          sequence.q.begin * view.stride_row;
+  uint32_t lost = 0;
   SIRDAR_NO_UNROLL
   for (int unit = 0; unit < kUnits; ++unit) {
     const float* const sums =
@@ -63,21 +63,34 @@ SIRDAR_DEVICE void convert(const BackwardParams& params) {
     SIRDAR_UNROLL
     for (int i = 0; i < 8; ++i) {
       const auto value = [&](int n) { return values[4 * i + n] * params.scale; };
-      words[i] = pack<kBackward.element>(value(0), value(1));
-      words[8 + i] = pack<kBackward.element>(value(2), value(3));
+      words[i] = pack<config.element>(value(0), value(1));
+      words[8 + i] = pack<config.element>(value(2), value(3));
     }
     SIRDAR_UNROLL
     for (int part = 0; part < 4; ++part) {  // 32 columns of the upper row, of the lower one
       const int lower = part / 2, first = 8 * lower + 4 * (part % 2);
-      const int row = tile * kBackward.block_m + unit / kChunks * 64 + 16 * (thread / 32) +
-                      lane / 4 + 8 * lower;
+      const int row =
+          tile * config.block_m + unit / kChunks * 64 + 16 * (thread / 32) + lane / 4 + 8 * lower;
       const int column = unit % kChunks * 64 + 32 * (part % 2) + 8 * (lane % 4);
       const ptx::Int4 piece =
           gather_row(lane, {words[first], words[first + 1], words[first + 2], words[first + 3]});
-      if (row < stored && column < kBackward.head_dim) {
+      if (row < stored && column < config.head_dim) {
         *reinterpret_cast<ptx::Int4*>(rows + row * view.stride_row + column) = piece;
       }
     }
+    if constexpr (restores(config)) lost |= find_lost(values) << (2 * (unit / kChunks));
+  }
+  return lost;
+}
+
+template <ConvertConfig config>
+SIRDAR_DEVICE void convert(const BackwardParams& params) {
+  const int thread = ptx::thread_idx_x(), lane = thread % 32;
+  ptx::griddepcontrol_wait();
+  const uint32_t lost = convert_tile<config.backward>(params, thread, lane);
+  if constexpr (restores(config.backward)) {
+    if (lost != 0) restore_queries<config.backward>(params, lost, thread / 32, lane);
+    restore_keys<config.backward>(params, thread / 32, lane);
   }
 }
 

@@ -124,6 +124,7 @@ struct KeyGradient : KeyRows<config, Modification> {
       for (float& value : dv) value = 0;
       ptx::mbarrier_wait(s.k_full(), parity);
       ptx::mbarrier_wait(s.v_full(), parity);
+      this->wait_for_factor(parity);
       parity ^= 1;
       Walk<config> walk(block, params);
       const bool has_tiles = !walk.is_done();
@@ -132,11 +133,15 @@ struct KeyGradient : KeyRows<config, Modification> {
         if (walk.is_done()) break;
         walk_seen(block, walk);
       }
+      if constexpr (restores(config)) {
+        this->write_lost(block, 4 * half + this->warp, find_lost(dv) | find_lost(dk));
+      }
       ptx::barrier_sync(1 + half, 128);  // every warp is done with K and V
-      this->template store<kWidthV>(
-          dv, 1.0f, s.v(), {params.dv, params.dv_rows, config.head_dim_v, 1 + half}, block);
+      this->template store<kWidthV>(dv, Base::kValueFactor, s.v(),
+                                    {params.dv, params.dv_rows, config.head_dim_v, 1 + half},
+                                    block);
       if (has_tiles) this->wait_for_dq(next.ds);
-      this->template store<kWidth>(dk, params.scale, s.k(),
+      this->template store<kWidth>(dk, this->key_factor(), s.k(),
                                    {params.dk, params.dk_rows, config.head_dim, 1 + half}, block);
       this->give_back_keys();
     }

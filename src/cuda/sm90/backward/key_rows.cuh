@@ -2,6 +2,7 @@
 // main warpgroups are made of.
 #pragma once
 
+#include "cuda/sm90/backward/lost.cuh"
 #include "cuda/sm90/backward/modify.cuh"
 #include "cuda/sm90/backward/shared.cuh"
 #include "cuda/sm90/backward/walk.cuh"
@@ -10,7 +11,7 @@
 namespace sirdar::sm90 {
 
 template <BackwardConfig config, class Modification>
-struct KeyRows {
+struct KeyRows : ScaleFactor<is_scaled(config)> {  // from P times 2^15 to what dS is stored as
   static constexpr int kM = config.block_m, kKeys = block_keys(config);
   static constexpr int kWidth = round_up(config.head_dim, 16),
                        kWidthV = round_up(config.head_dim_v, 16);
@@ -125,12 +126,17 @@ struct KeyRows {
     }
   }
 
+  SIRDAR_DEVICE float weight(float logit) const {
+    if constexpr (is_scaled(config)) {
+      return ptx::exp2_approx(ptx::fma_of(logit, params.scale_log2, kWeightExponent));
+    }
+    return ptx::exp2_approx(logit * params.scale_log2);
+  }
   SIRDAR_DEVICE void take_weights(const KeyBlock& block, int tile, uint32_t (&weights)[kM / 4]) {
     hide(block, tile);
     SIRDAR_UNROLL
     for (int i = 0; i < kM / 4; ++i) {
-      weights[i] = pack<config.element>(ptx::exp2_approx(score[2 * i] * params.scale_log2),
-                                        ptx::exp2_approx(score[2 * i + 1] * params.scale_log2));
+      weights[i] = pack<config.element>(weight(score[2 * i]), weight(score[2 * i + 1]));
     }
   }
 
@@ -178,11 +184,20 @@ struct KeyRows {
   SIRDAR_DEVICE uint32_t product(int i, uint32_t pair) const {
     constexpr bool kIsBf16 = config.element == Element::bf16;
     if constexpr (config.packs_products) {
-      const uint32_t dp = pack<config.element>(score[2 * i], score[2 * i + 1]);
+      float low = score[2 * i], high = score[2 * i + 1];
+      if constexpr (is_scaled(config)) {
+        low *= this->factor;
+        high *= this->factor;
+      }
+      const uint32_t dp = pack<config.element>(low, high);
       return kIsBf16 ? ptx::multiply_bf16x2(pair, dp) : ptx::multiply_f16x2(pair, dp);
     }
     // The weights as they were rounded: an fp32 copy has no registers.
-    const FloatPair weight = unpack<config.element>(pair);
+    FloatPair weight = unpack<config.element>(pair);
+    if constexpr (is_scaled(config)) {
+      weight.low *= this->factor;
+      weight.high *= this->factor;
+    }
     return pack<config.element>(weight.low * score[2 * i], weight.high * score[2 * i + 1]);
   }
 
@@ -214,6 +229,30 @@ struct KeyRows {
   SIRDAR_DEVICE void wait_for_dq(RingPosition<config.num_ds> next) {
     const int last = (next.stage + config.num_ds - 1) % config.num_ds;
     wait_for_ds(last, next.stage == 0 ? next.parity ^ 1 : next.parity);
+  }
+
+  // ---- results
+
+  SIRDAR_DEVICE void wait_for_factor(int parity) {
+    if constexpr (is_scaled(config)) {
+      this->factor = wait_for_scale(s, parity) * (1 / kWeightScale);
+    }
+  }
+  // From sums to gradients.
+  static constexpr float kValueFactor = is_scaled(config) ? 1 / kWeightScale : 1.0f;
+  SIRDAR_DEVICE float key_factor() const {
+    if constexpr (is_scaled(config)) {
+      return params.scale * inverse_of(this->factor * kWeightScale);
+    }
+    return params.scale;
+  }
+
+  // For convert(): keys whose gradients are not finite.
+  SIRDAR_DEVICE void write_lost(const KeyBlock& block, int word, uint32_t keys) const {
+    const long long head = block.batch * params.num_heads_kv + block.head_kv;
+    const long long first = head * params.num_blocks_n * config.cluster_size;
+    const int index = block.first_key / block_keys(config);
+    if (lane == 0) params.lost[kLostWords * (first + index) + word] = keys;
   }
 
   // Where a gradient goes, and the barrier of this warpgroup.

@@ -60,7 +60,12 @@ struct BackwardParams {
   const float* sink;  // [num_heads], natural log units
   float* dsink;       // null: not wanted
   long long stride_sink, stride_dsink;
-  WalkView walk;  // with has_mask_mod
+  WalkView walk;                   // with has_mask_mod
+  RowView q_rows, k_rows, v_rows;  // for what is made again
+  // [num_items][8]: keys whose gradients are not finite, a word for sixteen (lost.cuh); of
+  // blocks of 64 keys first by dV, then by dK.
+  unsigned* lost;
+  int* peaks;  // fp16: [num_heads][total_tiles][block_m / 32][2], of dO and delta (peaks.cuh)
 };
 
 }  // namespace sirdar::sm90

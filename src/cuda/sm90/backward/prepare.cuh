@@ -2,26 +2,11 @@
 // products' accumulators begin with; and zeros where others add.
 #pragma once
 
-#include "cuda/sm90/backward/config.h"
+#include "cuda/sm90/backward/peaks.cuh"
 #include "cuda/sm90/backward/work.cuh"
 #include "cuda/sm90/fragment.cuh"
 
 namespace sirdar::sm90 {
-
-// Sum of the products of eight elements each.
-template <Element kElement>
-SIRDAR_DEVICE float dot_of_eight(const ptx::Int4& a, const ptx::Int4& b) {
-  const int x[4] = {a.x, a.y, a.z, a.w}, y[4] = {b.x, b.y, b.z, b.w};
-  float sum = 0;
-  SIRDAR_UNROLL
-  for (int i = 0; i < 4; ++i) {
-    const FloatPair u = unpack<kElement>(static_cast<uint32_t>(x[i])),
-                    v = unpack<kElement>(static_cast<uint32_t>(y[i]));
-    sum = ptx::fma_of(u.low, v.low, sum);
-    sum = ptx::fma_of(u.high, v.high, sum);
-  }
-  return sum;
-}
 
 // A block takes 32 rows of 16 heads, in the order of memory, and writes them head by head.
 template <PrepareConfig config>
@@ -77,6 +62,13 @@ struct Prepare {
         const int i = first + n * kRowsOfPass;
         const int place = i % kPrepareHeads * (kPrepareTokens + 1) + i / kPrepareHeads;
         if (thread % kLanes == 0) ptx::store_shared(sums + 4 * place, ptx::bits_of(sum));
+        if constexpr (is_scaled(kBackward)) {
+          float square = dot_of_eight<kBackward.element>(dout[n], dout[n]);
+          SIRDAR_UNROLL
+          for (int mask = 1; mask < kLanes; mask *= 2) square += ptx::shfl_xor(square, mask);
+          const uint32_t dst = sums + kPrepareBytes + 4 * place;
+          if (thread % kLanes == 0) ptx::store_shared(dst, ptx::bits_of(square));
+        }
       }
     }
   }
@@ -98,7 +90,21 @@ struct Prepare {
       const bool is_empty = lse == kMinusInfinity;  // no key is seen, or there is no such row
       params.start_lse[index] = is_empty ? params.hidden : -lse * params.inverse_scale;
       params.start_delta[index] = is_empty ? 0.0f : -delta;
+      if constexpr (is_scaled(kBackward)) {
+        const uint32_t square = ptx::load_shared(sums + kPrepareBytes + 4 * place);
+        write_peaks(index / kPeakRows, is_empty ? 0 : peak_of(ptx::float_of(square)),
+                    is_empty ? 0 : peak_of(ptx::absolute(delta)));
+      }
     }
+  }
+  // Of a warp's rows.
+  SIRDAR_DEVICE void write_peaks(long long place, int of_dout, int of_delta) const {
+    static_assert(kPrepareTokens == kPeakRows);
+    of_dout = warp_peak(of_dout);
+    of_delta = warp_peak(of_delta);
+    if (thread % 32 != 0) return;
+    params.peaks[2 * place] = of_dout;
+    params.peaks[2 * place + 1] = of_delta;
   }
 
   // Sums that others add to begin at 0, and turns.

@@ -9,7 +9,7 @@
 namespace sirdar::sm90 {
 
 template <BackwardConfig config>
-struct QueryGradient {
+struct QueryGradient : ScaleFactor<is_scaled(config)> {  // from what dS is stored as to dS
   static constexpr int kUnits = num_units(config), kChunks = columns(config.head_dim) / 64,
                        kBarriers = num_unit_barriers(config), kKeys = block_keys(config);
   static constexpr ptx::MmaType kType = kMmaType<config.element>;
@@ -90,7 +90,12 @@ struct QueryGradient {
     const uint32_t dst = s.unit(slot_ring.stage) + thread * 16;
     SIRDAR_UNROLL
     for (int k = 0; k < 8; ++k) {
-      const auto bits = [&](int i) { return static_cast<int>(ptx::bits_of(sum[4 * k + i])); };
+      const auto bits = [&](int i) {
+        if constexpr (is_scaled(config)) {
+          return static_cast<int>(ptx::bits_of(sum[4 * k + i] * this->factor));
+        }
+        return static_cast<int>(ptx::bits_of(sum[4 * k + i]));
+      };
       ptx::store_shared(dst + k * 2048, ptx::Int4{bits(0), bits(1), bits(2), bits(3)});
     }
     ptx::fence_proxy_async_shared();
@@ -107,12 +112,61 @@ struct QueryGradient {
     }
   }
 
+  // ---- fp16: how large dS can be
+
+  // Of rows of V as they lie in shared memory; two threads a row where there are 64.
+  SIRDAR_DEVICE int value_peak() const {
+    constexpr int kShare = 128 / kKeys, kPieces = columns(config.head_dim_v) / 8;
+    const int row = thread / kShare;
+    float sum = 0;
+    SIRDAR_NO_UNROLL
+    for (int i = thread % kShare; i < kPieces; i += kShare) {
+      const ptx::Int4 piece = ptx::load_shared_int4(s.v() + i / 8 * (kKeys * 128) + row * 128 +
+                                                    (((i % 8) ^ (row & 7)) << 4));
+      sum += dot_of_eight<config.element>(piece, piece);
+    }
+    if constexpr (kShare == 2) sum += ptx::shfl_xor(sum, 1);
+    return peak_of(sum);
+  }
+  // Of the rows that see some of the keys, as prepare() wrote them.
+  SIRDAR_DEVICE Peaks row_peaks(const KeyBlock& block) const {
+    constexpr int kOfTile = config.block_m / kPeakRows * 2 / 4;  // pieces of 16 bytes
+    Peaks peaks;
+    SIRDAR_NO_UNROLL
+    for (int n = 0; n < params.group_size; ++n) {
+      const long long first =
+          tile_index(params, block.sequence, block.head_kv * params.group_size + n, block.begin);
+      const int* const pieces = params.peaks + 4 * kOfTile * first;
+      SIRDAR_NO_UNROLL
+      for (int i = thread; i < kOfTile * (block.end - block.begin); i += 128) {
+        const ptx::Int4 two = ptx::load_constant_int4(pieces + 4 * i);
+        peaks.join({0, two.x, two.y});
+        peaks.join({0, two.z, two.w});
+      }
+    }
+    return peaks;
+  }
+  SIRDAR_DEVICE void find_peaks(const KeyBlock& block, int parity) const {
+    Peaks peaks = row_peaks(block);
+    ptx::mbarrier_wait(s.v_full(), parity);
+    peaks.v = value_peak();
+    const ptx::Int4 found{warp_peak(peaks.v), warp_peak(peaks.dout), warp_peak(peaks.delta), 0};
+    if (lane == 0) ptx::store_shared(s.peaks(thread / 32), found);
+    ptx::syncwarp();  // nobody reads V any more
+    if (lane == 0) ptx::mbarrier_arrive(s.peaks_full());
+  }
+
   SIRDAR_DEVICE void run() {
     int parity = 0;  // of K
     for (int item = first_item<config>(); item < params.num_items; item += item_stride<config>()) {
       const KeyBlock block = block_of<config>(params, item);
       if (!has_keys<config>(params, block)) continue;
       ptx::mbarrier_wait(s.k_full(), parity);
+      if constexpr (is_scaled(config)) {
+        find_peaks(block, parity);
+        // Where there is no tile other warps may be at the next block's already.
+        if (block.end > block.begin) this->factor = inverse_of(wait_for_scale(s, parity));
+      }
       parity ^= 1;
       for (Walk<config> walk(block, params); !walk.is_done(); walk.advance()) {
         ptx::mbarrier_wait(s.ds_full(ds_ring.stage), ds_ring.parity);

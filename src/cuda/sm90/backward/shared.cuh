@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/sm90/backward/config.h"
+#include "cuda/sm90/backward/peaks.cuh"
 #include "cuda/sm90/ring.cuh"
 #include "ptx/all.cuh"
 
@@ -36,6 +37,8 @@ struct BackwardShared {
     return base + kMap.delta + stage * row_bytes(config);
   }
 
+  SIRDAR_DEVICE uint32_t peaks(int warp) const { return base + kMap.peaks + 16 * warp; }
+
   SIRDAR_DEVICE uint32_t bar(int index) const { return base + kMap.barriers + 8 * index; }
   SIRDAR_DEVICE uint32_t k_full() const { return bar(0); }
   SIRDAR_DEVICE uint32_t v_full() const { return bar(1); }
@@ -55,11 +58,27 @@ struct BackwardShared {
   SIRDAR_DEVICE uint32_t slot_empty(int i) const { return bar(kFirstUnit + kUnits + i); }
   // Where the bytes of a tile arrive whose end the loader clears; only with has_lengths.
   static constexpr int kLanded = kFirstUnit + kUnits + config.num_slots,
-                       kFirstPeer = kLanded + (config.has_lengths ? 1 : 0);
+                       kPeaks = kLanded + (config.has_lengths ? 1 : 0),
+                       kFirstPeer = kPeaks + (is_scaled(config) ? 1 : 0);
   SIRDAR_DEVICE uint32_t landed() const { return bar(kLanded); }
+  // Only with fp16.
+  SIRDAR_DEVICE uint32_t peaks_full() const { return bar(kPeaks); }
   // Only in a cluster.
   SIRDAR_DEVICE uint32_t peer_ds_full(int i) const { return bar(kFirstPeer + i); }
 };
+
+// What the four warps that look for them found. One phase of peaks_full a key block.
+template <BackwardConfig config>
+SIRDAR_DEVICE float wait_for_scale(const BackwardShared<config>& s, int parity) {
+  ptx::mbarrier_wait(s.peaks_full(), parity);
+  Peaks peaks;
+  SIRDAR_UNROLL
+  for (int warp = 0; warp < 4; ++warp) {
+    const ptx::Int4 found = ptx::load_shared_int4(s.peaks(warp));
+    peaks.join({found.x, found.y, found.z});
+  }
+  return product_scale(peaks);
+}
 
 // One thread. README.md says who arrives.
 template <BackwardConfig config>
@@ -87,6 +106,7 @@ SIRDAR_DEVICE void init_barriers(const BackwardShared<config>& s) {
   for (int i = 0; i < num_unit_barriers(config); ++i) ptx::mbarrier_init(s.unit_full(i), 4);
   for (int i = 0; i < config.num_slots; ++i) ptx::mbarrier_init(s.slot_empty(i), 1);
   if constexpr (config.has_lengths) ptx::mbarrier_init(s.landed(), 1);
+  if constexpr (is_scaled(config)) ptx::mbarrier_init(s.peaks_full(), 4);
   ptx::fence_mbarrier_init();
 }
 

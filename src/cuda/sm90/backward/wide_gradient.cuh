@@ -92,9 +92,10 @@ struct ValueGradient : KeyRows<config, Modification> {
       ptx::mbarrier_wait(s.k_full(), parity);
       parity ^= 1;
       walk(block);
+      if constexpr (restores(config)) this->write_lost(block, this->warp, find_lost(dv));
       ptx::barrier_arrive(4, 256);  // K is not read here any more
       ptx::barrier_sync(3, 256);    // nobody reads V any more
-      this->template store<kWidthV>(dv, 1.0f, s.v(),
+      this->template store<kWidthV>(dv, Base::kValueFactor, s.v(),
                                     {params.dv, params.dv_rows, config.head_dim_v, 1}, block);
       this->give_back_keys();
     }
@@ -180,11 +181,13 @@ struct WideKeyGradient : KeyRows<config, Modification> {
       SIRDAR_UNROLL
       for (float& value : dk) value = 0;
       ptx::mbarrier_wait(s.v_full(), parity);
+      this->wait_for_factor(parity);
       parity ^= 1;
       walk(block);
+      if constexpr (restores(config)) this->write_lost(block, 4 + this->warp, find_lost(dk));
       ptx::barrier_arrive(3, 256);  // V is not read here any more
       ptx::barrier_sync(4, 256);    // nobody reads K any more
-      this->template store<kWidth>(dk, params.scale, s.k(),
+      this->template store<kWidth>(dk, this->key_factor(), s.k(),
                                    {params.dk, params.dk_rows, config.head_dim, 2}, block);
       this->give_back_keys();
     }
