@@ -62,6 +62,20 @@ TEST(EmulatedPacking, HidesValuesThatAreNotFinite) {
   for (uint64_t seed = 1; seed <= 3; ++seed) EXPECT_EQ(call.run(seed).fault, "") << seed;
 }
 
+// Results too wide for consumers to make again themselves: another warp does.
+TEST(EmulatedWideRows, HideValuesThatAreNotFinite) {
+  constexpr double kNaN = std::numeric_limits<double>::quiet_NaN(),
+                   kInfinity = std::numeric_limits<double>::infinity();
+  EmulatedCall call("fwd b2 sq140 sk190 h1 d256 bf16 seqused_q seqused_k window:60,0 sink lse",
+                    [&](test::Call& args) {
+                      args.v.set({0, 50, 0, 5}, kNaN);
+                      args.v.set({1, 70, 0, 201}, kInfinity);
+                      args.v.set({1, 20, 0, 255}, -kInfinity);
+                    });
+  EXPECT_EQ(call.run(1, 1).fault, "");  // item after item
+  EXPECT_EQ(call.run(2).fault, "");
+}
+
 INSTANTIATE_TEST_SUITE_P(Listed, EmulatedProblems, ::testing::ValuesIn(selected()),
                          [](const auto& row) {
                            return test::named_after(row.param.text, row.index);

@@ -120,19 +120,32 @@ constexpr int v_bytes(const ForwardConfig& c) { return 2 * c.block_n * columns(c
 // A warpgroup's rows.
 constexpr int bias_bytes(const ForwardConfig& c) { return 2 * 64 * c.block_n; }
 
+// Whether a key that shares a tile with visible ones can be hidden from a row. Then rows that a NaN
+// or an infinity in its V has reached are made again (exact.cuh), ...
+constexpr bool restores_rows(const ForwardConfig& c) {
+  return c.mask != MaskForm::full || c.has_mask_mod || c.bias != Bias::none;
+}
+// ... by a warp of the producer warpgroup (restorer.cuh), where results are so wide that consumers
+// have no registers for it: there they spill in every item and lose a fifth.
+constexpr bool hands_rows_over(const ForwardConfig& c) {
+  return restores_rows(c) && c.head_dim_v > 128;
+}
+
 // Offsets from a base that is aligned to 1024 bytes.
 struct SharedMap {
-  int q, k, v, bias, info, block_info, barriers, end;
+  int q, k, v, bias, info, block_info, lost, barriers, end;
 };
 inline constexpr int kInfoBytes = 32;       // one work item as its consumers read it
 inline constexpr int kBlockInfoBytes = 16;  // a key block, where not all are walked
 constexpr int num_barriers(const ForwardConfig& c) {
   return 2 * (c.num_q_buffers + c.num_stages_k + c.num_stages_v +
-              c.num_stages_bias * c.num_consumers) +
+              c.num_stages_bias * c.num_consumers + (hands_rows_over(c) ? 1 : 0)) +
          (c.has_lengths ? 1 : 0);
 }
-// Items whose description is in shared memory: one a Q buffer, and the one that is being finished.
+// Items whose description is in shared memory: one a Q buffer, and the one that is being finished;
+// where rows are handed over also the one before, and a power of two.
 constexpr int num_items_ahead(const ForwardConfig& c) {
+  if (hands_rows_over(c)) return 4;
   return c.num_q_buffers > 1 ? c.num_q_buffers : 2;
 }
 constexpr SharedMap shared_map(const ForwardConfig& c) {
@@ -142,7 +155,8 @@ constexpr SharedMap shared_map(const ForwardConfig& c) {
   map.bias = map.v + c.num_stages_v * v_bytes(c);
   map.info = map.bias + c.num_stages_bias * c.num_consumers * bias_bytes(c);
   map.block_info = map.info + num_items_ahead(c) * kInfoBytes;
-  map.barriers = map.block_info + (c.has_mask_mod ? c.num_stages_k * kBlockInfoBytes : 0);
+  map.lost = map.block_info + (c.has_mask_mod ? c.num_stages_k * kBlockInfoBytes : 0);
+  map.barriers = map.lost + (hands_rows_over(c) ? 4 * 4 * c.num_consumers : 0);
   map.end = map.barriers + 8 * num_barriers(c);
   return map;
 }
@@ -175,7 +189,9 @@ constexpr bool is_valid(const ForwardConfig& c) {
                         block_m(c) % packed == 0 && (packed == 1 || c.num_stages_bias == 0);
   // Both blocks of a cluster walk the same key blocks, so that their rings move together.
   const bool may_share = c.cluster_size == 2 && !c.has_lengths && !c.has_mask_mod && c.trim == 0;
-  return may_pack && (c.cluster_size == 1 || may_share) && c.num_polynomial >= 0 &&
+  // Rows that are handed over have left by ordinary stores.
+  const bool may_restore = !hands_rows_over(c) || c.num_q_buffers == 1;
+  return may_pack && may_restore && (c.cluster_size == 1 || may_share) && c.num_polynomial >= 0 &&
          c.num_polynomial <= 16 && c.block_n % 16 == 0 && c.block_n <= 256 && c.head_dim % 8 == 0 &&
          c.head_dim_v % 8 == 0 && ring_is_deep_enough &&
          (c.num_stages_bias == 0 || may_stage_bias) &&

@@ -226,6 +226,35 @@ struct Consumer {
     if (is_leader()) ptx::mbarrier_arrive(s.q_empty(q_ring.stage));
   }
 
+  // ---- rows that a NaN or an infinity has reached, where another warp makes them again
+
+  // The item before is done with there, and the word says `finite` again.
+  SIRDAR_DEVICE void mark_rows(Handed what, uint32_t item_parity) const {
+    static_assert(config.num_q_buffers == 1);  // whose phase is an item's
+    ptx::mbarrier_wait(s.lost_empty(), item_parity ^ 1);
+    ptx::syncwarp();
+    if (what != Handed::finite && lane == 0) {
+      ptx::store_shared(s.lost(4 * warpgroup + warp), static_cast<uint32_t>(what));
+    }
+  }
+  SIRDAR_DEVICE void mark_rows() const {
+    float sums[2] = {0, 0};
+    SIRDAR_UNROLL
+    for (int i = 0; i < kWidth / 2; ++i) sums[i % 2] += out[i];
+    constexpr float kInfinity = -kMinusInfinity;
+    const bool is_lost = ptx::any_sync(!(ptx::absolute(sums[0] + sums[1]) < kInfinity));
+    mark_rows(is_lost ? Handed::lost : Handed::finite, q_ring.parity);
+  }
+  // After they are stored, by all lanes.
+  SIRDAR_DEVICE void hand_rows_over() const {
+    ptx::syncwarp();
+    if (lane == 0) ptx::mbarrier_arrive(s.lost_full());
+  }
+  SIRDAR_DEVICE void dismiss_restorer(uint32_t item_parity) const {
+    mark_rows(Handed::no_more_items, item_parity);
+    hand_rows_over();
+  }
+
   // ---- masks
 
   SIRDAR_DEVICE KeyBounds<config> bounds_of(const WorkItem& of) const {

@@ -87,7 +87,7 @@ struct Epilogue {
   // What is stored already of rows that are not finite is replaced.
   template <class Write>
   SIRDAR_DEVICE void restore(Write write) const {
-    if constexpr (restores_rows(config)) {
+    if constexpr (restores_rows(config) && !hands_rows_over(config)) {
       if ((lost.upper | lost.lower) == 0) return;
       ptx::syncwarp();
       restore_rows<config>(c.params, c.modification, item, c.first_row(item) + 16 * c.warp, c.lane,
@@ -190,6 +190,7 @@ struct Epilogue {
 
 template <ForwardConfig config, class Modification>
 SIRDAR_DEVICE void finish_item(Consumer<config, Modification>& c, const WorkItem& item) {
+  if constexpr (hands_rows_over(config)) c.mark_rows();
   RowPair sink{kMinusInfinity, kMinusInfinity};
   if constexpr (config.has_sink) {
     const auto sink_of = [&](QueryRow of) {
@@ -206,7 +207,9 @@ SIRDAR_DEVICE void finish_item(Consumer<config, Modification>& c, const WorkItem
                                           finish_row(c.rows.reference.upper, sum.upper, sink.upper),
                                           finish_row(c.rows.reference.lower, sum.lower, sink.lower),
                                           {}};
-  if constexpr (restores_rows(config)) epilogue.lost = lost_rows(c.out);
+  if constexpr (restores_rows(config) && !hands_rows_over(config)) {
+    epilogue.lost = lost_rows(c.out);
+  }
   RowPair maxima{c.rows.reference.upper * kLn2, c.rows.reference.lower * kLn2};
   if constexpr (config.has_lengths) {  // stored rows that take no part
     constexpr RowResult kUnused{0.0f, kMinusInfinity, true};
@@ -227,6 +230,7 @@ SIRDAR_DEVICE void finish_item(Consumer<config, Modification>& c, const WorkItem
   } else {
     epilogue.store_rows(row, stored);
     epilogue.restore_stored(row, stored);
+    if constexpr (hands_rows_over(config)) c.hand_rows_over();
   }
 }
 
@@ -236,7 +240,10 @@ SIRDAR_DEVICE void Consumer<config, Modification>::run() {
   const Flag<config.trim == 2> half{};
   ptx::mbarrier_wait(s.q_full(0), 0);
   item = read_item<config>(params, s.info(0));
-  if (item.block < 0) return;
+  if (item.block < 0) {
+    if constexpr (hands_rows_over(config)) dismiss_restorer(0);
+    return;
+  }
   if (config.takes_turns && warpgroup == kWarpgroups - 1) ptx::barrier_arrive(1, 256);
   num_blocks = own_blocks(item);
   skip_k(item.num_blocks - num_blocks);
@@ -274,7 +281,10 @@ SIRDAR_DEVICE void Consumer<config, Modification>::run() {
     finish_item(*this, item);
     store_pending = kStagesOut;
     out_started = 0;
-    if (next.block < 0) break;
+    if (next.block < 0) {
+      if constexpr (hands_rows_over(config)) dismiss_restorer(next_ring.parity);
+      break;
+    }
     skip_v(next.num_blocks - blocks);
     rows = state;
     item = next;

@@ -9,12 +9,6 @@
 
 namespace sirdar::sm90 {
 
-// Wider results leave no registers for it: the kernel spills in every item and loses a fifth.
-constexpr bool restores_rows(const ForwardConfig& c) {
-  const bool can_hide = c.mask != MaskForm::full || c.has_mask_mod || c.bias != Bias::none;
-  return can_hide && c.head_dim_v <= 128;
-}
-
 template <ForwardConfig config>
 SIRDAR_DEVICE float value_of(uint16_t bits) {
   if constexpr (config.element == Element::fp16) return ptx::f16_to_float(bits);
@@ -66,8 +60,31 @@ struct ExactRow {
   // 2^(logit - reference); negative where the pair is hidden.
   SIRDAR_DEVICE float weight(int key, float scale, float reference) const {
     constexpr float kHidden = -1.0f;
+    return of_pair(key, kHidden, [&](float logit) {
+      return ptx::exp2_approx(ptx::fma_of(logit, scale, -reference));
+    });
+  }
+  // To the sums of columns `column` and the next what 32 keys from `key` on add, whose weights the
+  // lanes hold; negative ones are hidden.
+  SIRDAR_DEVICE void add_values(float weights, int key, int column, float& first,
+                                float& second) const {
+    SIRDAR_NO_UNROLL
+    for (int j = 0; j < 32; ++j) {
+      const float weight = ptx::float_of(ptx::shfl(ptx::bits_of(weights), j));
+      if (weight < 0 || column >= config.head_dim_v) continue;
+      const uint16_t* v = row_of<config>(params.v_rows, item.batch, item.head / params.group_size,
+                                         k_begin + key + j) +
+                          column;
+      first = ptx::fma_of(weight, value_of<config>(ptx::load_constant(v)), first);
+      second = ptx::fma_of(weight, value_of<config>(ptx::load_constant(v + 1)), second);
+    }
+  }
+
+  // finish(logit), or `hidden`.
+  template <class Finish>
+  SIRDAR_DEVICE float of_pair(int key, float hidden, Finish finish) const {
     const KeyBounds<config> bounds(params, item.seqlen_q, item.seqlen_k);
-    if (key < bounds.lo(row) || key >= bounds.hi(row)) return kHidden;
+    if (key < bounds.lo(row) || key >= bounds.hi(row)) return hidden;
     const int q_pos = row + item.seqlen_k - item.seqlen_q;
     float logit = score(key);
     if constexpr (config.has_logits) logit *= params.scale_log2;
@@ -79,7 +96,7 @@ struct ExactRow {
     }
     if constexpr (config.bias != Bias::none) {
       const float more = bias(key);
-      if (more == kMinusInfinity) return kHidden;
+      if (more == kMinusInfinity) return hidden;
       logit += more;
     }
     if constexpr (config.has_score_mod || config.has_mask_mod) {
@@ -87,10 +104,10 @@ struct ExactRow {
       const auto of_key = modification.begin_key(item.batch, head(), key);
       if constexpr (config.has_score_mod) logit = modification.score(of_row, of_key, logit);
       if constexpr (config.has_mask_mod) {
-        if (!modification.visible(of_row, of_key)) return kHidden;
+        if (!modification.visible(of_row, of_key)) return hidden;
       }
     }
-    return ptx::exp2_approx(ptx::fma_of(logit, scale, -reference));
+    return finish(logit);
   }
 };
 
@@ -146,17 +163,7 @@ SIRDAR_DEVICE void restore_rows(const ForwardParams& params, const Modification&
       float first = 0, second = 0;
       SIRDAR_NO_UNROLL
       for (int key = bounds.lo(row); key < bounds.hi(row); key += 32) {
-        const float weights = exact.weight(key + lane, scale, at);
-        SIRDAR_NO_UNROLL
-        for (int j = 0; j < 32; ++j) {
-          const float weight = ptx::float_of(ptx::shfl(ptx::bits_of(weights), j));
-          if (weight < 0 || column >= config.head_dim_v) continue;
-          const uint16_t* v = row_of<config>(params.v_rows, item.batch,
-                                             item.head / params.group_size, k_begin + key + j) +
-                              column;
-          first = ptx::fma_of(weight, value_of<config>(ptx::load_constant(v)), first);
-          second = ptx::fma_of(weight, value_of<config>(ptx::load_constant(v + 1)), second);
-        }
+        exact.add_values(exact.weight(key + lane, scale, at), key, column, first, second);
       }
       write(place, column, pack<config.element>(first * factor, second * factor));
     }

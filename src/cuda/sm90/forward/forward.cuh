@@ -5,6 +5,7 @@
 #include "cuda/sm90/forward/bias_producer.cuh"
 #include "cuda/sm90/forward/consumer.cuh"
 #include "cuda/sm90/forward/producer.cuh"
+#include "cuda/sm90/forward/restorer.cuh"
 
 namespace sirdar::sm90 {
 
@@ -27,6 +28,11 @@ SIRDAR_DEVICE void forward(const ForwardParams& params, const Modification& modi
     }
     const int warp = ptx::uniform(thread / 32);
     if (warp == 0) Producer<config>(params, shared, thread).run();
+    if constexpr (hands_rows_over(config)) {
+      if (warp == 2) {
+        Restorer<config, Modification>{params, modification, shared, thread % 32}.run();
+      }
+    }
     if constexpr (config.num_stages_bias > 0) {
       if (warp == 1) BiasProducer<config>(params, shared, thread % 32).run();
     }

@@ -35,6 +35,12 @@ struct SharedAddresses {
   SIRDAR_DEVICE uint32_t v_empty(int i) const { return bar(2 * kQ + 2 * kK + kV + i); }
   // Where the bytes of a V tile arrive whose end the producer clears; only with has_lengths.
   SIRDAR_DEVICE uint32_t v_landed() const { return bar(num_barriers(config) - 1); }
+  // A word of a consumer warp of the block; where rows are handed over.
+  SIRDAR_DEVICE uint32_t lost(int warp) const { return base + kMap.lost + 4 * warp; }
+  SIRDAR_DEVICE uint32_t lost_full() const {
+    return bar(2 * (kQ + kK + kV + kBias * config.num_consumers));
+  }
+  SIRDAR_DEVICE uint32_t lost_empty() const { return lost_full() + 8; }
   SIRDAR_DEVICE uint32_t bias_full(int warpgroup, int i) const {
     return bar(2 * (kQ + kK + kV + warpgroup * kBias + i));
   }
@@ -43,9 +49,12 @@ struct SharedAddresses {
   }
 };
 
+// What a consumer warp says of its rows of an item when they are stored.
+enum class Handed : uint32_t { finite, lost, no_more_items };
+
 // One thread. Full: the producer's arrival and its bytes. Empty: one arrival per consumer warp, of
 // both blocks in a cluster; of Q, which leaves warpgroup by warpgroup, one per warpgroup;
-// of a bias, which each warpgroup has its own of, one per warp of it.
+// of a bias, which each warpgroup has its own of, one per warp of it. Lost: the other way round.
 template <ForwardConfig config>
 SIRDAR_DEVICE void init_barriers(const SharedAddresses<config>& s) {
   for (int i = 0; i < config.num_q_buffers; ++i) {
@@ -64,6 +73,13 @@ SIRDAR_DEVICE void init_barriers(const SharedAddresses<config>& s) {
     for (int i = 0; i < config.num_stages_bias; ++i) {
       ptx::mbarrier_init(s.bias_full(warpgroup, i), 1);
       ptx::mbarrier_init(s.bias_empty(warpgroup, i), 4);
+    }
+  }
+  if constexpr (hands_rows_over(config)) {
+    ptx::mbarrier_init(s.lost_full(), 4 * config.num_consumers);
+    ptx::mbarrier_init(s.lost_empty(), 1);
+    for (int warp = 0; warp < 4 * config.num_consumers; ++warp) {
+      ptx::store_shared(s.lost(warp), static_cast<uint32_t>(Handed::finite));
     }
   }
   if constexpr (config.has_lengths) ptx::mbarrier_init(s.v_landed(), 1);
