@@ -74,8 +74,11 @@ TEST_P(ForwardKernels, KeepTheirBudgets) {
   EXPECT_LE(budget.spill_bytes, source.spill_bytes_known);
   EXPECT_EQ(report.shared_bytes, budget.shared_bytes);
   EXPECT_LT(report.cpu_ms, kMostCpuMs);
-  // All of the register file, shared out evenly before setmaxnreg moves it.
-  EXPECT_EQ(report.registers, 65536 / report.threads / 8 * 8);
+  // All of the register file, shared out evenly before setmaxnreg moves it; blocks of one consumer
+  // move none.
+  if (source.config_text.find(".moves_registers = true") != std::string::npos) {
+    EXPECT_EQ(report.registers, 65536 / report.threads / 8 * 8);
+  }
 
   const std::vector<GuardedLoop> loops = guarded_loops(kernel.value()->cubin, report.entry);
   if (budget.num_exponentials == 0) return;
