@@ -194,7 +194,7 @@ class Plan:
         result = self._forward(dict(q=q, k=k, v=v, out=out), {})
         problem = self._problem
         is_short = not (problem.op or problem.needs_lse or problem.needs_max_logit)
-        if is_short and all(one and one.is_plain and not one.may_be_negated for one in layouts):
+        if is_short and all(one and one.is_plain for one in layouts):
             if out is None:
                 make = kind.maker(result.shape, self._dtype_out, q)
                 self._ready = (layouts, make, kind.read(make(q), "out")[1])

@@ -33,7 +33,7 @@ _ARRAY_NAMES = {code: name for name, code in ARRAY_DTYPES.items()}
 class Layout:
     """Everything about an array but its pointer. device: "" is the CPU, or "cuda:1"."""
 
-    __slots__ = ("code", "device", "is_plain", "may_be_negated", "shape", "strides", "tail")
+    __slots__ = ("code", "device", "is_plain", "shape", "strides", "tail")
 
     def __init__(self, code, shape, strides, device):
         self.code, self.shape, self.strides, self.device = (
@@ -46,10 +46,6 @@ class Layout:
         spare = (0,) * (_abi.MAX_RANK - rank)
         self.tail = _TAIL.pack(code, rank, *self.shape, *spare, *self.strides, *spare)
         # The rule of q, k, v and out: the last axis has stride 1.
-        # torch marks tensors as negated only in views of the imaginary halves of complex numbers.
-        self.may_be_negated = all(
-            n <= 1 or stride % 2 == 0 for n, stride in zip(self.shape, self.strides)
-        )
         self.is_plain = rank == 0 or self.strides[-1] == 1 or self.shape[-1] <= 1
 
 
@@ -229,12 +225,14 @@ class TorchKind:
         self.pointer = torch.Tensor.data_ptr
 
     def _short_readers(self):
-        """As NumpyKind's. A tensor that cannot be read, or not here, is left to read()."""
+        """As NumpyKind's. A tensor that cannot be read, or not here, is left to read(). In keys True stands
+        for the CPU: torch makes a new device object every time, which takes longer to look up."""
         known, is_grad_enabled = self.layouts.get, self.torch.is_grad_enabled
 
         def read_known(tensor):
             try:
-                layout = known((tensor.dtype, tensor.shape, tensor.stride(), tensor.device))
+                place = tensor.is_cpu or tensor.device
+                layout = known((tensor.dtype, tensor.shape, tensor.stride(), place))
                 if layout is None or (tensor.requires_grad and is_grad_enabled()):
                     return None
                 return tensor.data_ptr(), layout
@@ -244,11 +242,13 @@ class TorchKind:
         def read_three(q, k, v):
             try:
                 layouts = (
-                    known((q.dtype, q.shape, q.stride(), q.device)),
-                    known((k.dtype, k.shape, k.stride(), k.device)),
-                    known((v.dtype, v.shape, v.stride(), v.device)),
+                    known((q.dtype, q.shape, q.stride(), q.is_cpu or q.device)),
+                    known((k.dtype, k.shape, k.stride(), k.is_cpu or k.device)),
+                    known((v.dtype, v.shape, v.stride(), v.is_cpu or v.device)),
                 )
                 if (q.requires_grad or k.requires_grad or v.requires_grad) and is_grad_enabled():
+                    return None
+                if q.is_neg() or k.is_neg() or v.is_neg():
                     return None
                 return q.data_ptr(), k.data_ptr(), v.data_ptr(), layouts
             except (RuntimeError, TypeError):
@@ -262,15 +262,15 @@ class TorchKind:
 
         def read(tensor, name):
             try:
-                key = (tensor.dtype, tensor.shape, tensor.stride(), tensor.device)
+                key = (tensor.dtype, tensor.shape, tensor.stride(), tensor.is_cpu or tensor.device)
                 layout = known(key) or make(tensor, name)
                 if tensor.requires_grad and is_grad_enabled():
                     raise ValueError(
                         f"{name}: it requires a gradient, which this function does not record; call "
                         "sirdar.torch.attention, or pass a detached tensor."
                     )
-                if layout.may_be_negated and tensor.is_neg():
-                    tensor = tensor.resolve_neg()
+                if tensor.is_neg():
+                    tensor = self._with_its_sign(tensor, name)
                     return tensor.data_ptr(), make(tensor, name), tensor
                 pointer = tensor.data_ptr()
                 if not pointer and tensor.numel():  # torch's fake tensors
@@ -298,9 +298,8 @@ class TorchKind:
             raise _refuse_dtype(name, tensor.dtype)
         device = "" if kind == "cpu" else f"cuda:{tensor.get_device()}"
         layout = _checked(name, code, tensor.shape, tensor.stride(), device)
-        return remember(
-            self.layouts, (tensor.dtype, tensor.shape, tensor.stride(), tensor.device), layout
-        )
+        key = (tensor.dtype, tensor.shape, tensor.stride(), tensor.is_cpu or tensor.device)
+        return remember(self.layouts, key, layout)
 
     def _not_strided(self, tensor, name):
         if tensor.is_nested:
@@ -311,8 +310,23 @@ class TorchKind:
             what = f"a {type(tensor).__name__} without memory of its own; pass a plain tensor"
         return NotImplementedError(f"{name}: it is {what}.")
 
+    def _with_its_sign(self, tensor, name):
+        """A copy that holds what a tensor with torch's negative bit means: minus its memory."""
+        try:
+            return tensor.resolve_neg()
+        except (NotImplementedError, RuntimeError) as error:
+            raise NotImplementedError(
+                f"{name}: its negative bit is set, and torch does not negate {tensor.dtype}; pass a plain "
+                "tensor."
+            ) from error
+
     def check_writable(self, tensor, name):
-        pass
+        # Nested and sparse tensors have none, and are refused by read().
+        if tensor.is_neg():
+            raise ValueError(
+                f"{name}: its negative bit is set, so torch would read minus what is written; pass a "
+                "plain tensor."
+            )
 
     def empty(self, shape, code, like):
         dtype = self.dtypes[code]

@@ -135,6 +135,52 @@ def test_a_negated_view_of_torch_is_read_with_its_sign(qkv):
     np.testing.assert_array_equal(plan(q, k, negated), sirdar.attention(q, k, v))
 
 
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_the_negative_bit_of_torch_is_read_in_any_layout(qkv, place):
+    """Tensors in layouts that were read before without it, through every way down."""
+    torch = pytest.importorskip("torch")
+    import sirdar.torch
+
+    tensors = [torch.from_numpy(array) for array in qkv]
+    plan = sirdar.plan(*tensors, causal=True)
+    for _ in range(3):
+        plan(*tensors)  # learns the short way
+    negated = list(tensors)
+    negated[place] = torch._neg_view(tensors[place])
+    assert negated[place].is_neg() and negated[place].is_contiguous()
+    plain = [tensor.resolve_neg() for tensor in negated]
+    wanted = sirdar.attention(*plain, causal=True)
+    assert not torch.equal(wanted, plan(*tensors))
+    assert torch.equal(plan(*negated), wanted)
+    assert torch.equal(plan(*negated, out=torch.empty_like(wanted)), wanted)
+    assert torch.equal(sirdar.attention(*negated, causal=True), wanted)
+    assert torch.equal(sirdar.torch.attention(*negated, causal=True), wanted)
+    heads_first = (tensor.transpose(1, 2) for tensor in negated)
+    out = sirdar.torch.scaled_dot_product_attention(*heads_first, enable_gqa=True)
+    assert torch.equal(out.transpose(1, 2), sirdar.attention(*plain))
+    out, lse = sirdar.attention(*plain, causal=True, return_lse=True)
+    dout = torch._neg_view(torch.ones_like(out))
+    grads = sirdar.backward(dout, *negated, out, lse, causal=True)
+    expected = sirdar.backward(-torch.ones_like(out), *plain, out, lse, causal=True)
+    for one, other in zip(grads[:3], expected[:3]):
+        assert not one.is_neg() and torch.equal(one, other)
+
+
+def test_outputs_of_torch_with_the_negative_bit_are_refused(qkv):
+    torch = pytest.importorskip("torch")
+    q, k, v = (torch.from_numpy(array) for array in qkv)
+    plan = sirdar.plan(q, k, v)
+    memory = torch.full_like(plan(q, k, v, out=torch.empty_like(plan(q, k, v))), 7.0)
+    out = torch._neg_view(memory)
+    for call in (plan, sirdar.attention):
+        with pytest.raises(ValueError, match="^out: its negative bit is set.*; pass a plain tensor"):
+            call(q, k, v, out=out)
+    assert torch.all(memory == 7.0)
+    mask = torch._neg_view(torch.ones(1, 1, q.shape[1], k.shape[1], dtype=torch.bool))
+    with pytest.raises(NotImplementedError, match="^mask: its negative bit is set"):
+        sirdar.attention(q, k, v, mask=mask)
+
+
 def test_arrays_of_jax(qkv, wanted):
     jnp = pytest.importorskip("jax.numpy")
     out = sirdar.attention(*map(jnp.asarray, qkv), causal=True)
