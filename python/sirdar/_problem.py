@@ -278,6 +278,12 @@ def problem_from(op, layouts, options, tensors=(), scalars=()):
     return problem, expressions_from(options, tensors, scalars, problem)
 
 
+def _knob_text(value):
+    """As the library reads it: true and false for the bools of Python and NumPy."""
+    word = str(value)
+    return word.lower() if type(value).__name__ in ("bool", "bool_") else word
+
+
 def plan_options_from(options, device):
     c = _abi.made(_abi.PlanOptions)
     for name in ("implementation", "isa"):
@@ -293,7 +299,7 @@ def plan_options_from(options, device):
     if knobs:
         pairs = knobs.items()
         keep = (_abi.Knob * len(pairs))(
-            *((text("knobs", str(n)), text("knobs", str(v))) for n, v in pairs)
+            *((text("knobs", str(n)), text("knobs", _knob_text(v))) for n, v in pairs)
         )
         c.knobs, c.num_knobs = keep, len(pairs)
     return c, keep

@@ -303,3 +303,12 @@ def test_a_refused_dtype_names_what_the_argument_takes(qkv):
         with pytest.raises(TypeError, match=f"^{name}: dtype float64") as error:
             sirdar.attention(q, *qkv[1:], **options)
         assert "int" not in str(error.value) and "boolean" not in str(error.value)
+
+
+def test_knobs_that_are_bools_reach_the_library_as_it_reads_them():
+    options = sirdar._problem.OPTIONS | {
+        "knobs": {"a": True, "b": np.False_, "c": 64, "d": "True"}
+    }
+    given, _keep = sirdar._problem.plan_options_from(options, "")
+    values = [given.knobs[i].value for i in range(given.num_knobs)]
+    assert values == [b"true", b"false", b"64", b"True"]
