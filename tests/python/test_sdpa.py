@@ -2,6 +2,7 @@
 
 import threading
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -233,3 +234,18 @@ def test_the_short_way_is_the_long_one(is_causal, scale):
     assert torch.equal(leaves[1].grad, torch.autograd.grad(
         sirdar.torch.scaled_dot_product_attention(*leaves, is_causal=is_causal, scale=scale), leaves[1], dout
     )[0])  # fmt: skip
+
+
+@pytest.mark.parametrize("flag", ["is_causal", "enable_gqa"])
+@pytest.mark.parametrize("fewer_axes", [False, True])
+def test_flags_are_bools(draw, flag, fewer_axes):
+    qkv = [draw(1, 2, 5, 8).detach() for _ in range(3)]
+    qkv = [tensor[0] for tensor in qkv] if fewer_axes else qkv
+    for value in ("False", [1], 2, 1, "x", None, torch.tensor(True)):
+        with pytest.raises(TypeError, match=rf"^{flag}: .* is not a flag; pass True or False\.$"):
+            sdpa(*qkv, **{flag: value})
+        with pytest.raises(TypeError):
+            F.scaled_dot_product_attention(*qkv, **{flag: value})
+    for value in (False, True):
+        wanted = F.scaled_dot_product_attention(*qkv, **{flag: value})
+        close(sdpa(*qkv, **{flag: np.bool_(value)}), wanted)

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 
+import numpy as np
 import pytest
 import torch
 import torch_formula
@@ -444,3 +445,19 @@ def test_a_forked_child_computes():
     code = process.exitcode
     process.kill()
     assert code == 0
+
+
+def test_flags_are_flags(qkv):
+    q, k, v = (tensor.detach() for tensor in qkv)
+    for name in ("return_lse", "return_max_logit", "deterministic", "causal"):
+        for value in (2, "x", None, [1]):
+            with pytest.raises(TypeError, match=rf"^{name}: .* is not a flag; pass True or False\.$"):
+                sirdar.torch.attention(q, k, v, **{name: value})
+    wanted = sirdar.torch.attention(q, k, v, return_lse=True, return_max_logit=True)
+    yes = np.True_
+    given = sirdar.torch.attention(
+        q, k, v, return_lse=yes, return_max_logit=yes, deterministic=yes, causal=np.False_
+    )
+    for one, other in zip(given, wanted, strict=True):
+        assert torch.equal(one, other)
+    assert isinstance(sirdar.torch.attention(q, k, v, return_lse=np.False_), torch.Tensor)

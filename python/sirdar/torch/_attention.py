@@ -216,9 +216,12 @@ def attention(
         "seqlen_q": seqlen_q, "seqlen_k": seqlen_k, "softmax_scale": softmax_scale, "causal": causal,
         "alignment": alignment, "window_left": window_left, "window_right": window_right,
         "chunk_size": chunk_size, "softcap": softcap, "dropout_p": dropout_p,
-        "deterministic": deterministic or torch.are_deterministic_algorithms_enabled(),
+        "deterministic": _core.flag("deterministic", deterministic)
+        or torch.are_deterministic_algorithms_enabled(),
     }  # fmt: skip
     _core.numbers(options)
+    return_lse = _core.flag("return_lse", return_lse)
+    return_max_logit = _core.flag("return_max_logit", return_max_logit)
     inputs.append(draw_rng(options["dropout_p"], dropout_rng))
     if expression is not _core.NO_EXPRESSION:
         options.update(expression.options())

@@ -59,6 +59,13 @@ def number(name, value, instead="leave it as it is"):
     return value.item()
 
 
+def flag(name, value):
+    """A bool; TypeError for what is no flag."""
+    if type(value) is bool:
+        return value
+    return bool(_problem.flag(name, *numbers({name: value}).values()))
+
+
 def numbers(options):
     """options, with numbers in place of tensors: one that is written to later would be taken for the same."""
     for name, value in options.items():

@@ -210,8 +210,6 @@ def short(query, key, value, is_causal, scale):
         return None
     if device.type not in _KINDS or torch.is_autocast_enabled(device.type):
         return None
-    if type(is_causal) is not bool:
-        return None
     if torch.is_grad_enabled() and (
         query.requires_grad or key.requires_grad or value.requires_grad
     ):

@@ -37,6 +37,14 @@ def _check_heads(query, key, value, enable_gqa):
         )
 
 
+def _flag(name, value):
+    """A bool of Python, NumPy or a trace; torch takes no other, no 0 and 1 either."""
+    is_numpy = type(value).__module__ == "numpy" and type(value).__name__ in ("bool", "bool_")
+    if not is_numpy and not isinstance(value, (bool, torch.SymBool)):
+        raise TypeError(f"{name}: {value!r} is not a flag; pass True or False.")
+    return bool(value)
+
+
 def _is_usual(query, key, value):
     """Plain tensors of four axes and one batch size, which need no broadcasting."""
     if not type(query) is type(key) is type(value) is torch.Tensor:
@@ -113,6 +121,10 @@ def scaled_dot_product_attention(
     """
     if isinstance(scale, torch.Tensor):
         scale = _core.number("scale", scale)
+    if type(is_causal) is not bool:
+        is_causal = _flag("is_causal", is_causal)
+    if type(enable_gqa) is not bool:
+        enable_gqa = _flag("enable_gqa", enable_gqa)
     if _is_usual(query, key, value):
         heads, heads_kv = query.shape[1], key.shape[1]
         if not heads == heads_kv == value.shape[1]:
