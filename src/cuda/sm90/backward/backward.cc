@@ -55,8 +55,8 @@ Status supports(const Problem& problem, const Device& device) {
         "takes masks and logit terms beyond lengths, causal, windows and chunks in bf16 alone");
   }
   if (std::abs(problem.scale()) < kLeastScale) {
-    return unsupported(fmt::format("takes a softmax_scale of at least {:g}, not {:g}", kLeastScale,
-                                   problem.scale()));
+    return unsupported(fmt::format("takes a softmax_scale of {:g} or more in magnitude, not {:g}",
+                                   kLeastScale, problem.scale()));
   }
   return {};
 }
@@ -77,15 +77,18 @@ Result<Config> configure(const Problem& problem, const Device&, const PlanOption
   same.cluster_size = config.cluster_size;
   same.packs_products = config.packs_products;
   if (config != same || !is_valid(config)) {
-    return Status(StatusCode::invalid_argument,
-                  fmt::format("knobs: '{}' is not a kernel for this problem: tiles must fit {} "
-                              "bytes of shared memory (these take {}), and only block_m, stages, "
-                              "slots, num_sums (1, 2 or 4, in a fixed order), hop_steps, "
-                              "splits_turns, cluster_size (2 where dQ has 256 columns) and "
-                              "packs_products may differ; "
-                              "change a field.",
-                              print_fields(config), 232448, shared_bytes(config)),
-                  "knobs");
+    const int bytes = has_counts(config) ? shared_bytes(config) : 0;
+    return Status(
+        StatusCode::invalid_argument,
+        fmt::format(
+            "knobs: '{}' is not a kernel for this problem: only block_m (64, or 128 up to "
+            "64 columns), stages and num_ds (1 to 16), num_slots (1 to {}), num_sums (1, 2 "
+            "or 4, in a fixed order), hop_steps (from 1), splits_turns, cluster_size (1, or "
+            "2 where dQ has 256 columns) and packs_products may differ, and tiles must fit "
+            "{} bytes of shared memory{}; change a field.",
+            print_fields(config), num_unit_barriers(chosen), 232448,
+            bytes > 232448 ? fmt::format(" (these take {})", bytes) : ""),
+        "knobs");
   }
   return Config::of(config);
 }

@@ -171,10 +171,19 @@ constexpr int shared_bytes(const BackwardConfig& c) {
   return round_up(shared_map(c).end, 128) + 1024;
 }
 
+// Within these nothing that is computed from them divides by 0 or overflows.
+constexpr bool has_counts(const BackwardConfig& c) {
+  const auto is_within = [](int count, int most) { return count >= 1 && count <= most; };
+  return is_within(c.head_dim, 256) && is_within(c.head_dim_v, 256) &&
+         is_within(c.num_stages_q, 16) && is_within(c.num_stages_dout, 16) &&
+         is_within(c.num_ds, 16) && is_within(c.num_slots, 16) && is_within(c.num_sums, 4) &&
+         is_within(c.hop_steps, 1 << 20) && is_within(c.cluster_size, 2) &&
+         (c.block_m == 64 || c.block_m == 128);
+}
+
 constexpr bool is_valid(const BackwardConfig& c) {
-  const bool has_shape = c.head_dim % 8 == 0 && c.head_dim_v % 8 == 0 && c.head_dim > 0 &&
-                         c.head_dim_v > 0 && c.head_dim <= 256 && c.head_dim_v <= 256 &&
-                         (c.block_m == 64 || c.block_m == 128);
+  if (!has_counts(c)) return false;
+  const bool has_shape = c.head_dim % 8 == 0 && c.head_dim_v % 8 == 0;
   const bool fits_registers = c.block_m == 64 || (c.head_dim <= 64 && c.head_dim_v <= 64);
   const bool has_sums =
       c.num_sums == 1 || (c.is_deterministic && (c.num_sums == 2 || c.num_sums == 4));
@@ -182,8 +191,7 @@ constexpr bool is_valid(const BackwardConfig& c) {
                                                    columns(c.head_dim) == 256 && !c.has_mask_mod);
   // dS of both blocks is added up: it must be multiplied by the same. Slopes have no bound.
   const bool has_scale = !is_scaled(c) || (c.cluster_size == 1 && !is_modified(c));
-  return has_shape && fits_registers && has_sums && has_cluster && has_scale && c.hop_steps >= 1 &&
-         c.num_stages_q >= 1 && c.num_stages_dout >= 1 && c.num_ds >= 1 && c.num_slots >= 1 &&
+  return has_shape && fits_registers && has_sums && has_cluster && has_scale &&
          c.num_slots <= num_unit_barriers(c) && shared_bytes(c) <= 232448;
 }
 

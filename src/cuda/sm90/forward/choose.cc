@@ -185,7 +185,13 @@ std::string packing_note(const Problem& problem, const ForwardConfig& config) {
   if (problem.batch_invariant) return fmt::format("{}, whatever the batch", kUnpacked);
   const std::optional<ForwardConfig> packed = best_packed(problem);
   if (!packed) {
-    const Status reason = check_packing(problem, std::bit_ceil(group_of(problem)));
+    const unsigned heads = std::bit_ceil(group_of(problem));
+    if (heads > 128) {
+      return fmt::format("{}: no power of two up to 128 divides or holds {} of them", kUnpacked,
+                         group_of(problem));
+    }
+    const Status reason = check_packing(problem, static_cast<int>(heads));
+    if (reason.ok()) return fmt::format("{}: none is packed with {} heads", kUnpacked, heads);
     return fmt::format("{}: {}", kUnpacked, reason.message());
   }
   return fmt::format("{}: {} {} rows by each key, with {} heads a tile {}", kUnpacked, kWhat,

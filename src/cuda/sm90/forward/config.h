@@ -177,22 +177,39 @@ constexpr int polynomial_degree(const ForwardConfig& c) {
   return c.writes_lse ? 5 : c.element == Element::bf16 ? 3 : 4;
 }
 
+// Within these nothing that is computed from them divides by 0 or overflows.
+constexpr bool has_counts(const ForwardConfig& c) {
+  const auto is_within = [](int count, int least, int most) {
+    return count >= least && count <= most;
+  };
+  return is_within(c.head_dim, 8, 256) && is_within(c.head_dim_v, 8, 256) &&
+         is_within(c.num_consumers, 1, 4) && is_within(c.num_packed_heads, 1, 128) &&
+         is_within(c.block_n, 16, 256) && is_within(c.num_stages_k, 1, 16) &&
+         is_within(c.num_stages_v, 1, 16) && is_within(c.num_q_buffers, 1, 8) &&
+         is_within(c.trim, 0, 2) && is_within(c.num_polynomial, 0, 16) &&
+         is_within(c.num_stages_bias, 0, 8) && is_within(c.cluster_size, 1, 2);
+}
+
 // Trimming makes a warpgroup skip key blocks before its first; the V ring must hold those and one.
 constexpr bool is_valid(const ForwardConfig& c) {
+  if (!has_counts(c)) return false;
   const bool ring_is_deep_enough =
       c.trim == 0 || c.num_stages_v > (block_m(c) - 64 + c.block_n - 1) / c.block_n;
   const bool may_stage_bias =
       (c.bias == Bias::bf16 || c.bias == Bias::fp16) && c.block_n % 64 == 0 && c.cluster_size == 1;
   // Boxes of TMA and divisions of tile rows; the bias's boxes are of one head.
   const int packed = c.num_packed_heads;
-  const bool may_pack = packed >= 1 && packed <= 128 && (packed & (packed - 1)) == 0 &&
-                        block_m(c) % packed == 0 && (packed == 1 || c.num_stages_bias == 0);
+  const bool may_pack = (packed & (packed - 1)) == 0 && block_m(c) % packed == 0 &&
+                        (packed == 1 || c.num_stages_bias == 0);
   // Both blocks of a cluster walk the same key blocks, so that their rings move together.
   const bool may_share = c.cluster_size == 2 && !c.has_lengths && !c.has_mask_mod && c.trim == 0;
   // Rows that are handed over have left by ordinary stores.
   const bool may_restore = !hands_rows_over(c) || c.num_q_buffers == 1;
-  return may_pack && may_restore && (c.cluster_size == 1 || may_share) && c.num_polynomial >= 0 &&
-         c.num_polynomial <= 16 && c.block_n % 16 == 0 && c.block_n <= 256 && c.head_dim % 8 == 0 &&
+  // Turns are taken by two or more; the largest logit is the running maximum.
+  const bool may_take_turns = c.num_consumers > 1 || !c.takes_turns;
+  const bool may_tell = !c.writes_max_logit || c.softmax == Softmax::classic;
+  return may_pack && may_restore && may_take_turns && may_tell &&
+         (c.cluster_size == 1 || may_share) && c.block_n % 16 == 0 && c.head_dim % 8 == 0 &&
          c.head_dim_v % 8 == 0 && ring_is_deep_enough &&
          (c.num_stages_bias == 0 || may_stage_bias) &&
          (c.has_logits || (!c.has_score_mod && c.bias == Bias::none)) &&

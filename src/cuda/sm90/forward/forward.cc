@@ -17,6 +17,7 @@
 #include "cuda/rows/forward/params.h"
 #include "cuda/sm90/arguments.h"
 #include "cuda/sm90/forward/arguments.h"
+#include "cuda/sm90/forward/check_config.h"
 #include "cuda/sm90/forward/choose.h"
 #include "cuda/sm90/forward/config_names.h"
 #include "cuda/sm90/forward/modified.h"
@@ -67,15 +68,13 @@ Result<std::optional<int>> packed_by_knob(const Problem& problem, const PlanOpti
 Result<Config> configure(const Problem& problem, const Device&, const PlanOptions& options) {
   const Result<std::optional<int>> packed = packed_by_knob(problem, options);
   if (!packed.ok()) return packed.status();
-  ForwardConfig config = choose_config(problem, true, packed.value());
+  const ForwardConfig chosen = choose_config(problem, true, packed.value());
+  ForwardConfig config = chosen;
   if (Status status = override_fields(config, options.knobs); !status.ok()) return status;
-  if (!is_valid(config)) {
-    return Status(
-        StatusCode::invalid_argument,
-        fmt::format("knobs: '{}' is not a kernel: tiles must fit {} bytes of shared memory "
-                    "(these take {}) and block_n be a multiple of 16; change a field.",
-                    print_fields(config), 232448, shared_bytes(config)),
-        "knobs");
+  if (const std::string reason = why_not(chosen, config); !reason.empty()) {
+    return Status(StatusCode::invalid_argument,
+                  fmt::format("knobs: {} of cuda.sm90.forward; change or drop a knob.", reason),
+                  "knobs");
   }
   return Config::of(config);
 }
