@@ -3,6 +3,8 @@
 
 namespace sirdar::sm90 {
 
+inline constexpr int kMostSharedBytes = 232448;  // of one thread block
+
 enum class Element : int { bf16, fp16 };
 
 // Which keys a row may see, all as one interval lo(q) <= k < hi(q).

@@ -86,8 +86,8 @@ Result<Config> configure(const Problem& problem, const Device&, const PlanOption
             "or 4, in a fixed order), hop_steps (from 1), splits_turns, cluster_size (1, or "
             "2 where dQ has 256 columns) and packs_products may differ, and tiles must fit "
             "{} bytes of shared memory{}; change a field.",
-            print_fields(config), num_unit_barriers(chosen), 232448,
-            bytes > 232448 ? fmt::format(" (these take {})", bytes) : ""),
+            print_fields(config), num_unit_barriers(chosen), kMostSharedBytes,
+            bytes > kMostSharedBytes ? fmt::format(" (these take {})", bytes) : ""),
         "knobs");
   }
   return Config::of(config);

@@ -192,7 +192,7 @@ constexpr bool is_valid(const BackwardConfig& c) {
   // dS of both blocks is added up: it must be multiplied by the same. Slopes have no bound.
   const bool has_scale = !is_scaled(c) || (c.cluster_size == 1 && !is_modified(c));
   return has_shape && fits_registers && has_sums && has_cluster && has_scale &&
-         c.num_slots <= num_unit_barriers(c) && shared_bytes(c) <= 232448;
+         c.num_slots <= num_unit_barriers(c) && shared_bytes(c) <= kMostSharedBytes;
 }
 
 // The kernels before and behind it.

@@ -5,8 +5,6 @@
 namespace sirdar::sm90 {
 namespace {
 
-constexpr int kMostSharedBytes = 232448;
-
 // Fields that decide how a problem is computed, and not what.
 ForwardConfig with_tuning_of(ForwardConfig chosen, const ForwardConfig& config) {
   chosen.num_consumers = config.num_consumers;
@@ -34,15 +32,12 @@ ForwardConfig with_tuning_of(ForwardConfig chosen, const ForwardConfig& config) 
 std::string why_not(const ForwardConfig& chosen, const ForwardConfig& config) {
   if (config != with_tuning_of(chosen, config)) {
     return "element, head dimensions, mask, bias, has_... and writes_... follow from the problem "
-           "and are no "
-           "knobs";
+           "and are no knobs";
   }
   if (!has_counts(config)) {
     return "num_consumers may be 1 to 4, num_packed_heads 1 to 128, block_n 16 to 256, stages 1 to "
-           "16, "
-           "num_q_buffers 1 to 8, trim 0 to 2, num_polynomial 0 to 16, num_stages_bias 0 to 8, "
-           "cluster_size 1 "
-           "or 2; another number is no kernel";
+           "16, num_q_buffers 1 to 8, trim 0 to 2, num_polynomial 0 to 16, num_stages_bias 0 to 8, "
+           "cluster_size 1 or 2; another number is no kernel";
   }
   if (config.block_n % 16 != 0 || (config.has_mask_mod && config.block_n % 32 != 0)) {
     return fmt::format(
@@ -67,8 +62,7 @@ std::string why_not(const ForwardConfig& chosen, const ForwardConfig& config) {
   }
   if (!is_valid(config)) {
     return "these fields do not go together (num_stages_v with trim, num_stages_bias with block_n "
-           "and packed heads, "
-           "num_q_buffers with masks above 128 columns) in a kernel";
+           "and packed heads, num_q_buffers with masks above 128 columns) in a kernel";
   }
   return {};
 }

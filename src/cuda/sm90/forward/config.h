@@ -214,7 +214,7 @@ constexpr bool is_valid(const ForwardConfig& c) {
          (c.num_stages_bias == 0 || may_stage_bias) &&
          (c.has_logits || (!c.has_score_mod && c.bias == Bias::none)) &&
          (!c.has_mask_mod || (c.block_n % 32 == 0 && c.trim == 0)) &&
-         (c.trim == 0 || c.mask == MaskForm::upper) && shared_bytes(c) <= 232448;
+         (c.trim == 0 || c.mask == MaskForm::upper) && shared_bytes(c) <= kMostSharedBytes;
 }
 
 }  // namespace sirdar::sm90
