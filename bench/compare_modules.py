@@ -52,7 +52,10 @@ def parse_arguments():
     parser.add_argument(
         "--max-time", type=float, default=0.5, help="seconds a line may take a side"
     )
-    parser.add_argument("--json", help="also write the lines here")
+    parser.add_argument(
+        "--seconds", type=float, default=math.inf, help="after so many no further line begins"
+    )
+    parser.add_argument("--json", help="also write the lines here, each when it is measured")
     arguments = parser.parse_args()
     is_gpu = arguments.device == "cuda"
     arguments.dtypes = arguments.dtypes or (["bf16"] if is_gpu else ["fp32", "bf16"])
@@ -196,20 +199,26 @@ def main():
         flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
         where = f"{torch.cuda.get_device_name()}, cuDNN {torch.backends.cudnn.version()}"
     print(f"sirdar {sirdar.__version__}, torch {torch.__version__}, {where}")
-    ratios, records = [], []
+    ratios, begin = [], time.perf_counter()
+    file = open(arguments.json, "w", encoding="utf-8") if arguments.json else None
     for case in lines_of(arguments):
-        line = Line(arguments, **case)
         name = " ".join(str(value) for value in case.values())
+        if time.perf_counter() - begin > arguments.seconds:
+            print(f"{name:<32} not begun after {arguments.seconds:g} s")
+            continue
+        line = Line(arguments, **case)
         try:
             error = line.error()
         except NotImplementedError as refusal:
-            print(f"{name:<32} refused: {refusal}")
+            print(f"{name:<32} refused: {refusal}", flush=True)
             continue
         if not error <= TOLERANCE[case["dtype"]]:
             sys.exit(f"{name}: wrong by {error:.1e} of the largest magnitude.")
         own, other, ratio = measure(line, arguments.samples, arguments.max_time, flush)
         ratios.append(ratio)
-        records.append(case | {"sirdar_ms": own * 1e3, "torch_ms": other * 1e3, "ratio": ratio})
+        if file:
+            record = case | {"sirdar_ms": own * 1e3, "torch_ms": other * 1e3, "ratio": ratio}
+            print(json.dumps(record), file=file, flush=True)
         rate = line.flop / own / 1e12
         print(f"{name:<32} {own * 1e3:9.3f} ms {rate:7.2f} TFLOP/s  torch {other * 1e3:9.3f} ms  ratio {ratio:5.2f}",
               flush=True)  # fmt: skip
@@ -217,9 +226,8 @@ def main():
     if ratios:
         mean = math.exp(statistics.mean(math.log(ratio) for ratio in ratios))
         print(f"{len(ratios)} lines: least ratio {min(ratios):.2f}, geometric mean {mean:.2f}")
-    if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            file.writelines(json.dumps(record) + "\n" for record in records)
+    if file:
+        file.close()
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ failed=0
 if [ "${1:-}" = torch ]; then
   library=python/sirdar/libsirdar.so
   python3 tests/device/torch_on_gpu.py || failed=1
+  python3 tests/device/models_on_gpu.py || failed=1
   python3 tests/device/limits_on_gpu.py || failed=1
   python3 bench/compare_torch_cuda.py "$library" --rounds 1 || failed=1
   python3 bench/compare_torch_cuda_backward.py "$library" --rounds 1 || failed=1

@@ -1,14 +1,16 @@
 """Runs flash-attn's own tests, as they are, against the modules of sirdar.compat.
 
 usage: PYTHONPATH=python python3 tests/device/flash_attn_tests.py CHECKOUT [FILE...] [--device cpu]
-           [--sample N] [--seed S] [--longest L] [-- pytest's arguments]
+           [--sample N] [--seed S] [--longest L] [--seconds T] [--part I/N] [-- pytest's arguments]
 
 CHECKOUT: a checkout of github.com/Dao-AILab/flash-attention, or its unpacked source distribution. FILE:
 tests/test_flash_attn.py and hopper/test_flash_attn.py unless others are named. Their parameters make
 hundreds of thousands of cases: N of each test are drawn at random (0: all run). L leaves out what has a
-larger number among its parameters. With --device cpu whatever the tests put on "cuda" is put on the CPU,
+larger number among its parameters. After T seconds no further case of a file begins. I/N: every Nth case from the
+Ith, 1 to N, for N processes side by side. With --device cpu whatever the tests put on "cuda" is put on the CPU,
 and torch.cuda answers as a Hopper GPU would. A test that ends in a NotImplementedError of this library is
-counted as refused and not as failed; what was refused is printed at the end. Needs pytest and einops.
+counted as refused and not as failed; what was refused is printed at the end. A line is printed for every
+test when its last case is over, and for every failure at once. Needs pytest and einops.
 """
 
 import argparse
@@ -18,6 +20,7 @@ import math
 import pathlib
 import random
 import sys
+import time
 import types
 
 import sirdar.compat
@@ -33,10 +36,42 @@ FILES = ("tests/test_flash_attn.py", "hopper/test_flash_attn.py")
 class Sample:
     """pytest plugin: a few cases of every test instead of all, and refusals told from failures."""
 
-    def __init__(self, count, seed, longest):
-        self.count, self.longest = count, longest
-        self.random = random.Random(seed)
-        self.refused = collections.Counter()
+    def __init__(self, given):
+        self.count, self.longest, self.seconds = given.sample, given.longest, given.seconds
+        self.part, self.parts = map(int, given.part.split("/"))
+        self.random = random.Random(given.seed)
+        self.refused, self.missed = collections.Counter(), collections.Counter()
+        self.results = collections.defaultdict(collections.Counter)  # of every test
+        self.waiting = collections.Counter()  # cases of every test that are to come
+        self.begin = time.perf_counter()
+
+    def pytest_collection_modifyitems(self, items):
+        items[:] = items[self.part - 1 :: self.parts]
+        self.waiting.update(item.originalname for item in items)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item):
+        if time.perf_counter() - self.begin < self.seconds:
+            return None
+        self.missed[item.originalname] += 1
+        return True
+
+    def _tell(self, item, report):
+        """The result of a case, and of its test after the last."""
+        writer = item.config.pluginmanager.get_plugin("terminalreporter")
+        name = item.originalname
+        if report.failed:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            said = str(crash.message if crash else report.longrepr).splitlines()[0]
+            writer.ensure_newline()
+            writer.write_line(f"FAILED {item.name}: {said[:300]}")
+        self.results[name][report.outcome] += 1
+        self.waiting[name] -= 1
+        if not self.waiting[name]:
+            told = ", ".join(f"{count} {what}" for what, count in self.results[name].items())
+            writer.ensure_newline()
+            writer.write_line(f"{name} ({time.perf_counter() - self.begin:.0f} s): {told}")
+            writer.flush()
 
     def _is_short(self, values):
         numbers = (value for value in values if type(value) is int)
@@ -75,10 +110,14 @@ class Sample:
             sentence = str(call.excinfo.value).splitlines()[0]
             self.refused[f"{item.originalname}: {sentence}"] += 1
             report.outcome, report.longrepr = "skipped", (__file__, 0, f"refused: {sentence}")
+        if call.when == "call" or (call.when == "setup" and not report.passed):
+            self._tell(item, report)
 
     def pytest_terminal_summary(self, terminalreporter):
         for sentence, count in sorted(self.refused.items()):
             terminalreporter.write_line(f"refused {count} times: {sentence}")
+        for name, count in self.missed.items():
+            terminalreporter.write_line(f"not begun after {self.seconds:g} s: {count} of {name}")
 
 
 def moved(value):
@@ -113,6 +152,8 @@ def main():
     parser.add_argument("--sample", type=int, default=100, metavar="N")
     parser.add_argument("--seed", type=int, default=0, metavar="S")
     parser.add_argument("--longest", type=int, default=0, metavar="L")
+    parser.add_argument("--seconds", type=float, default=math.inf, metavar="T")
+    parser.add_argument("--part", default="1/1", metavar="I/N")
     at = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     given = parser.parse_args(sys.argv[1:at])
     code = 0
@@ -130,7 +171,7 @@ def run(given, file, more):
         sys.modules.pop(name, None)
     arguments = ["-q", "-p", "no:cacheprovider", "--import-mode=importlib", "--noconftest"]
     arguments += ["--rootdir", str(file.parent), str(file), *more]
-    plugin = Sample(given.sample, given.seed, given.longest)
+    plugin = Sample(given)
     sys.path.insert(0, str(file.parent))
     try:
         if given.device == "cuda":

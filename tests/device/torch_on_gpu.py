@@ -1,61 +1,21 @@
-"""What sirdar.torch, the flash-attn interfaces and transformers do on a GPU, against float64 and eager.
+"""What sirdar.torch and the flash-attn interfaces do on a GPU, against float64; models are in models_on_gpu.py.
 
-usage: PYTHONPATH=python python3 tests/device/torch_on_gpu.py [--device cpu]
-
-Prints a line a check and ends with the number that failed, which is the exit code. A check that the library
-refuses counts as refused, with the sentence. On a CPU what needs a GPU is left out.
+usage: PYTHONPATH=python python3 tests/device/torch_on_gpu.py [arguments of checks.py]
 """
 
-import argparse
 import sys
-import traceback
 
 import sirdar.compat
 
 sirdar.compat.install()
 
 import torch  # noqa: E402
-import torch.nn.functional as F  # noqa: E402
-import transformers  # noqa: E402
+from checks import check, check_of_gpu, draw, exact, main, ours, within  # noqa: E402
 from flash_attn import flash_attn_func, flash_attn_varlen_qkvpacked_func, flash_attn_with_kvcache  # noqa: E402
 from flash_attn.bert_padding import pad_input, unpad_input  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import sirdar.torch  # noqa: E402
-import sirdar.transformers  # noqa: E402
-
-CHECKS = {}
-
-
-def check(function):
-    CHECKS[function.__name__] = function
-    return function
-
-
-def draw(device, *shape, dtype=torch.bfloat16, grad=True):
-    return torch.randn(*shape, device=device, dtype=dtype).requires_grad_(grad)
-
-
-def error(actual, wanted):
-    """The largest error in units of the largest magnitude."""
-    return ((actual.double() - wanted.double()).abs().max() / wanted.double().abs().max()).item()
-
-
-def within(actual, wanted, limit=0.02):
-    worst = max(error(one, two) for one, two in zip(actual, wanted))
-    assert worst <= limit, f"largest relative error {worst:.1e}"
-    return f"{worst:.1e}"
-
-
-def exact(q, k, v, **options):
-    """Output and gradients of torch's formula in float64, [batch, heads, seqlen, dim]."""
-    wide = [tensor.detach().double().requires_grad_() for tensor in (q, k, v)]
-    out = F.scaled_dot_product_attention(*wide, **options)
-    return (out, *torch.autograd.grad(out.sin().sum(), wide))
-
-
-def ours(q, k, v, function=sirdar.torch.scaled_dot_product_attention, **options):
-    out = function(q, k, v, **options)
-    return (out, *torch.autograd.grad(out.sin().sum(), (q, k, v)))
 
 
 @check
@@ -106,7 +66,7 @@ def autocast(device):
     return within(results, exact(q, k, v))
 
 
-@check
+@check_of_gpu
 def another_stream(device):
     q, k, v = (draw(device, 2, 4, 2048, 64, grad=False) for _ in range(3))
     wanted, stream = exact(q, k, v)[0], torch.cuda.Stream()
@@ -120,7 +80,7 @@ def another_stream(device):
     return within([out], [wanted])
 
 
-@check
+@check_of_gpu
 def graph(device):
     q, k, v = (draw(device, 2, 4, 512, 64, grad=False) for _ in range(3))
     sirdar.torch.scaled_dot_product_attention(q, k, v)  # compiles
@@ -133,6 +93,200 @@ def graph(device):
     captured.replay()
     torch.cuda.synchronize()
     return within([out], exact(q, k, v)[:1])
+
+
+def definition(q, k, v, bias, sink, slope):
+    """(out, lse) in float64 of [batch, seqlen, heads, dim] with a bias, sinks, and ALiBi as an expression."""
+    q, k, v, bias, sink, slope = (t.double() for t in (q, k, v, bias, sink, slope))
+    scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * q.shape[-1] ** -0.5 + bias
+    rows, keys = (
+        torch.arange(q.shape[1], device=q.device),
+        torch.arange(k.shape[1], device=q.device),
+    )
+    scores = scores + slope[:, None, None] * (keys - rows[:, None])
+    lse = torch.logaddexp(scores.logsumexp(-1), sink[:, None])
+    return torch.einsum("bhqk,bkhd->bqhd", (scores - lse[..., None]).exp(), v), lse
+
+
+@check
+def every_gradient(device):
+    q, k, v = (draw(device, 2, 130, 4, 64) for _ in range(3))
+    bias, sink = draw(device, 1, 4, 130, 130), draw(device, 4, dtype=torch.float32)
+    slope = draw(device, 4, dtype=torch.float32)
+    inputs = (q, k, v, bias, sink, slope)
+    with torch.no_grad():
+        slope /= 8
+    made = sirdar.torch.attention(
+        q, k, v, bias=bias, sink=sink, score_mod="score + slope[h] * (k - q)",
+        tensors={"slope": slope}, return_lse=True,
+    )  # fmt: skip
+    wanted = definition(*inputs)
+
+    def all_of(out, lse):
+        total = out.double().sin().sum() + lse.double().cos().sum()
+        return (out, lse, *torch.autograd.grad(total, inputs))
+
+    return within(all_of(*made), all_of(*wanted))
+
+
+@check
+def traced_lambda(device):
+    q, k, v = (draw(device, 2, 130, 4, 64, grad=False) for _ in range(3))
+    slope = torch.rand(4, device=device)
+    text = sirdar.torch.attention(
+        q, k, v, score_mod="score + slope[h] * (k - q)", tensors={"slope": slope}
+    )
+    traced = sirdar.torch.attention(
+        q, k, v, score_mod=lambda score, b, h, q, k: score + slope[h] * (k - q)
+    )
+    zero = torch.zeros(1, 4, 130, 130, device=device)
+    wanted = definition(q, k, v, zero, torch.full((4,), -torch.inf, device=device), slope)[0]
+    assert torch.equal(text, traced)
+    return within([text], [wanted])
+
+
+@check
+def merged(device):
+    q, k, v = (draw(device, 2, 200, 4, 64, grad=False) for _ in range(3))
+    parts = [
+        sirdar.torch.attention(q, k[:, at], v[:, at], return_lse=True)
+        for at in (slice(0, 90), slice(90, 200))
+    ]
+    out, _ = sirdar.torch.merge(*parts[0], *parts[1])
+    wanted = exact(*(x.transpose(1, 2) for x in (q, k, v)))[0].transpose(1, 2)
+    return within([out], [wanted])
+
+
+@check
+def checkpointed(device):
+    q, k, v = (draw(device, 2, 200, 4, 64) for _ in range(3))
+
+    def run(wrap):
+        torch.manual_seed(1)
+        q.grad = k.grad = v.grad = None
+        wrap(
+            lambda *a: sirdar.torch.attention(*a, causal=True, dropout_p=0.2)
+        ).sin().sum().backward()
+        return q.grad, k.grad, v.grad
+
+    plain = run(lambda function: function(q, k, v))
+    for reentrant in (False, True):
+        again = run(lambda function: checkpoint(function, q, k, v, use_reentrant=reentrant))
+        assert all(map(torch.equal, plain, again))
+    return "the same bits, dropout included"
+
+
+@check
+def operators(device):
+    q, k, v = (draw(device, 2, 40, 2, 32) for _ in range(3))
+    nothing = [None] * 2 + [[]] + [None] * 10
+    torch.library.opcheck(torch.ops.sirdar.forward.default, (q, k, v, *nothing), {"causal": True})
+    with torch.no_grad():
+        out, lse, _ = torch.ops.sirdar.forward(q, k, v, *nothing, causal=True)
+    torch.library.opcheck(
+        torch.ops.sirdar.backward.default,
+        (out.clone(), None, out, lse, *(t.detach() for t in (q, k, v)), *nothing),
+        {"causal": True},
+    )
+    return "opcheck passes"
+
+
+@check
+def compiled_for_any_length(device):
+    function = torch.compile(
+        sirdar.torch.scaled_dot_product_attention, fullgraph=True, dynamic=True
+    )
+    for length in (96, 200, 333):
+        q, k, v = (draw(device, 2, 4, length, 64) for _ in range(3))
+        said = within(ours(q, k, v, function, is_causal=True), exact(q, k, v, is_causal=True))
+    return said
+
+
+@check
+def mapped(device):
+    q, k, v = (draw(device, 3, 2, 100, 4, 64, grad=False) for _ in range(3))
+    made = torch.func.vmap(lambda *a: sirdar.torch.attention(*a, causal=True))(q, k, v)
+    wanted = torch.stack([sirdar.torch.attention(*one, causal=True) for one in zip(q, k, v)])
+    return within([made], [wanted])
+
+
+@check
+def routed(device):
+    layer = torch.nn.MultiheadAttention(
+        128, 4, batch_first=True, device=device, dtype=torch.bfloat16
+    )
+    x = draw(device, 2, 70, 128)
+    wanted = layer(x, x, x, need_weights=False)[0]
+    with sirdar.torch.sdpa():
+        made = layer(x, x, x, need_weights=False)[0]
+    return within([made], [wanted])
+
+
+@check_of_gpu
+def mixed_devices(device):
+    q, k = draw(device, 1, 8, 2, 64, grad=False), draw("cpu", 1, 8, 2, 64, grad=False)
+    out, before = torch.full_like(q, 7), torch.full_like(q, 7)
+    said = []
+    for call in (
+        lambda: sirdar.torch.attention(q, k, k),
+        lambda: sirdar.attention(q, k, q, out=out),
+        lambda: sirdar.attention(q, q, q, out=k),
+        lambda: sirdar.torch.scaled_dot_product_attention(q, q, k),
+    ):
+        try:
+            call()
+        except ValueError as error:
+            said.append(str(error))
+    assert len(said) == 4 and torch.equal(out, before)
+    return said[0]
+
+
+@check_of_gpu
+def another_device(device):
+    if torch.cuda.device_count() < 2:
+        return "one GPU only"
+    q, k, v = (draw("cuda:1", 2, 4, 513, 64) for _ in range(3))
+    results = ours(q, k, v, is_causal=True)
+    assert torch.cuda.current_device() == 0 and all(one.get_device() == 1 for one in results)
+    return within(results, exact(q, k, v, is_causal=True))
+
+
+@check_of_gpu
+def cupy(device):
+    import cupy as cp
+
+    with cp.cuda.Stream(non_blocking=True):
+        q, k, v = (
+            cp.random.standard_normal((2, 300, 4, 64), cp.float32).astype("float16") for _ in "qkv"
+        )
+        out = sirdar.attention(q, k, v, causal=True)
+        assert isinstance(out, cp.ndarray) and out.dtype == cp.float16
+        cp.cuda.get_current_stream().synchronize()
+    made, *given = (torch.as_tensor(x, device=device).transpose(1, 2) for x in (out, q, k, v))
+    return within([made], exact(*given, is_causal=True)[:1], 2e-3)
+
+
+@check_of_gpu
+def graph_of_training(device):
+    q, k, v = (draw(device, 2, 4, 512, 64) for _ in range(3))
+
+    def train():
+        return ours(q, k, v, is_causal=True)
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        train()  # compiles
+    torch.cuda.current_stream().wait_stream(stream)
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured):
+        results = train()
+    with torch.no_grad():
+        for tensor in (q, k, v):
+            tensor.copy_(torch.randn_like(tensor))
+    captured.replay()
+    torch.cuda.synchronize()
+    return within(results, exact(q, k, v, is_causal=True))
 
 
 @check
@@ -189,113 +343,5 @@ def flash_attn_dropout(device):
     return f"{share:.3f} dropped"
 
 
-SMALL = {
-    "vocab_size": 64, "hidden_size": 128, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "max_position_embeddings": 128, "head_dim": 32,
-}  # fmt: skip
-MODELS = {
-    "llama": lambda: transformers.LlamaConfig(**SMALL),
-    "qwen": lambda: transformers.Qwen3Config(
-        **SMALL, use_sliding_window=True, sliding_window=8, max_window_layers=1
-    ),
-    "gemma": lambda: transformers.Gemma2Config(
-        **SMALL, sliding_window=8, attn_logit_softcapping=5.0
-    ),
-    "gpt_oss": lambda: transformers.GptOssConfig(
-        **SMALL, sliding_window=8, num_local_experts=2, num_experts_per_tok=2
-    ),
-}
-
-
-def model(name, implementation, device, dtype, weights):
-    torch.manual_seed(0)
-    made = transformers.AutoModelForCausalLM.from_config(
-        MODELS[name](), attn_implementation=implementation
-    )
-    for module in made.modules():
-        if hasattr(module, "sinks"):
-            torch.nn.init.normal_(module.sinks)
-    made = made.to(device=device, dtype=torch.bfloat16)
-    if weights is not None:
-        made.load_state_dict(weights)
-    return made.to(dtype).train()
-
-
-def lost(made, exact):
-    """1 - cosine of each logit tensor and gradient."""
-    return [
-        1 - F.cosine_similarity(a.double().flatten(), b.double().flatten(), dim=0).item()
-        for a, b in zip(made, exact)
-    ]
-
-
-def transformers_check(name, implementation):
-    """Against eager in fp32; eager in bf16 shows what rounding does."""
-
-    def run(device):
-        ids = torch.randint(1, 60, (2, 40), generator=torch.Generator().manual_seed(1)).to(device)
-        shown = torch.ones_like(ids)
-        shown[0, :9] = 0
-        labels = ids.masked_fill(shown == 0, -100)
-        labels[0, 9] = -100  # the token before it is padding
-        weights = model(name, "eager", device, torch.bfloat16, None).state_dict()
-        results = []
-        for one, dtype in (
-            ("eager", torch.float32),
-            ("eager", torch.bfloat16),
-            (implementation, torch.bfloat16),
-        ):
-            made = model(name, one, device, dtype, weights)
-            result = made(ids, attention_mask=shown, labels=labels)
-            result.loss.backward()
-            results.append(
-                [
-                    result.logits[shown.bool()],
-                    *(p.grad for p in made.parameters() if p.grad is not None and p.numel() > 8),
-                ]
-            )
-        eager, own = lost(results[1], results[0]), lost(results[2], results[0])
-        worst = max(a - 3 * b for a, b in zip(own, eager))
-        assert worst < 0.005, (
-            f"cosines lose {worst:.4f} beyond three times what eager's lose in bf16"
-        )
-        return f"1 - cosine of logits {own[0]:.1e} (eager {eager[0]:.1e}), of a gradient at most {max(own):.1e} ({max(eager):.1e})"
-
-    run.__name__ = f"transformers_{name}_{implementation}"
-    check(run)
-
-
-for each in MODELS:
-    transformers_check(each, "sirdar")
-transformers_check("llama", "flash_attention_2")
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--device", default="cuda")
-    device = parser.parse_args().device
-    transformers.logging.set_verbosity_error()
-    sirdar.transformers.register()
-    failed = 0
-    for name, function in CHECKS.items():
-        if device == "cpu" and name in (
-            "another_stream",
-            "graph",
-            "transformers_llama_flash_attention_2",
-        ):
-            continue
-        torch.manual_seed(0)
-        try:
-            print(f"ok       {name}: {function(device)}", flush=True)
-        except NotImplementedError as refusal:
-            print(f"refused  {name}: {refusal}", flush=True)
-        except Exception as trouble:
-            failed += 1
-            print(f"FAILED   {name}: {type(trouble).__name__}: {str(trouble)[:600]}", flush=True)
-            traceback.print_exc(limit=-3)
-    print(f"{failed} failed")
-    return failed
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(__doc__.split("\n")[0]))
