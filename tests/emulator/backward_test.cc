@@ -6,6 +6,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <vector>
 
 #include "check/inputs.h"
 #include "check/run_check.h"
@@ -49,6 +50,27 @@ std::string launch_all(const ListedKernels& kernels, const std::vector<cuda::Ste
 // Changes inputs before they are taken for what they are.
 using Edit = std::function<void(check::Inputs&)>;
 
+// The same bias with rows that TMA can reach, in `memory`; behind them is NaN.
+TensorView reachable(const TensorView& view, std::vector<float>& memory) {
+  const int64_t elements = 16 / size_bytes(view.dtype);
+  TensorView other = view;
+  int64_t stride = 1;
+  for (size_t axis = 4; axis-- > 0;) {
+    if (view.shape[axis] > 1 || axis == 3) other.stride[axis] = stride;
+    stride = (stride * view.shape[axis] + 2 * elements - 1) / elements * elements;
+  }
+  memory.assign(static_cast<size_t>(stride) + 4, std::numeric_limits<float>::quiet_NaN());
+  const auto address = reinterpret_cast<uintptr_t>(memory.data());
+  other.data = reinterpret_cast<std::byte*>(memory.data()) + (16 - address % 16) % 16;
+  std::vector<double> values;
+  for_each_element(view,
+                   [&](int64_t offset, int64_t) { values.push_back(load_element(view, offset)); });
+  for_each_element(other, [&](int64_t offset, int64_t index) {
+    store_element(other, offset, values[static_cast<size_t>(index)]);
+  });
+  return other;
+}
+
 // What is wrong with a run on `num_sms` multiprocessors, of which each takes several items where it
 // is small.
 check::Verdict verdict_of(const std::string& text, uint64_t seed, int num_sms, const Edit& edit) {
@@ -57,6 +79,8 @@ check::Verdict verdict_of(const std::string& text, uint64_t seed, int num_sms, c
   const expression::DeviceModification modification = expression::modification_of(kernels.problem);
   check::Inputs inputs(kernels.problem, seed, check::Style::hostile, 16);
   if (edit) edit(inputs);
+  std::vector<float> bias;
+  if (config.num_stages_bias > 0) inputs.args().bias = reachable(inputs.args().bias, bias);
   inputs.accept();
   inputs.set_workspace(sm90::workspace_of(kernels.problem, config, modification).end);
   inputs.reset_outputs();

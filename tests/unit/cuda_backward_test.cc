@@ -69,6 +69,19 @@ TEST(CudaBackward, Workspace) {
             rows * 8 + 2 * (rows * 128 * 4 + rows / 64 * 4));
 }
 
+TEST(CudaBackward, ABiasComesByTmaWhereEveryPairHasAnEntry) {
+  const auto stages = [](const std::string& terms) {
+    const Problem problem = Problem::parse("bwd b2 s256 h2 bf16 " + terms).value();
+    return choose_backward_config(problem).num_stages_bias;
+  };
+  EXPECT_EQ(stages("d128 bias:bhqk:bf16"), 1);
+  EXPECT_EQ(stages("d128 bias:qk:fp32 causal"), 1);
+  EXPECT_EQ(stages("d64 bias:hqk:fp16 nondeterministic"), 1);
+  EXPECT_EQ(stages("d64 bias:hqk:fp32"), 2);
+  EXPECT_EQ(stages("d128 bias:hk:bf16"), 0);
+  EXPECT_EQ(stages("d256 bias:bhqk:bf16"), 0);
+}
+
 class CudaBackwardRun : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -166,6 +179,20 @@ TEST_F(CudaBackwardRun, TheGradientOfABiasIsMadeByCompanions) {
   ASSERT_EQ(launches.size(), 6u);
   EXPECT_EQ(launches[1].record.block_x, 512u);
   EXPECT_EQ(launches[5].record.grid_x, 128u);  // a block an element
+}
+
+// Where it does not reach, a kernel with one map less reads it.
+TEST_F(CudaBackwardRun, ABiasOfAnyStrides) {
+  for (const int64_t stride : {72, 67}) {
+    fake_.tensor_maps.clear();
+    std::vector<uint16_t> bias(64 * 72 + 8);
+    const auto launches = launches_of("bwd b1 s64 h2 d64 bf16 bias:qk:bf16", [&](Args& args) {
+      args.bias.data = bias.data() + 8 - reinterpret_cast<uintptr_t>(bias.data()) / 2 % 8;
+      args.bias.stride[2] = stride;
+    });
+    EXPECT_EQ(launches.size(), 3u);
+    EXPECT_EQ(fake_.tensor_maps.size(), stride == 72 ? 7u : 6u);
+  }
 }
 
 // A call whose strides TMA cannot take is computed all the same, and that is said.

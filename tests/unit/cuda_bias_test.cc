@@ -3,7 +3,7 @@
 
 #include <sirdar/sirdar.hpp>
 
-#include "cuda/sm90/forward/arguments.h"
+#include "cuda/sm90/arguments.h"
 #include "cuda/sm90/forward/choose.h"
 #include "support/call.h"
 #include "support/fake_driver.h"

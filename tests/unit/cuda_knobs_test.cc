@@ -70,6 +70,7 @@ TEST(CudaBackwardKnobs, NumbersOutOfRangeAreRefused) {
         expect_refused(text, name, value);
       }
     }
+    for (const char* value : {"-1", "1", "17"}) expect_refused(text, "num_stages_bias", value);
   }
 }
 

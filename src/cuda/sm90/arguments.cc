@@ -55,6 +55,33 @@ BiasView bias_view(const Args& args) {
   return bias;
 }
 
+cuda::TensorMapSpec bias_spec(const TensorView& view, int box_rows) {
+  cuda::TensorMapSpec spec;
+  const int64_t bytes = size_bytes(view.dtype);
+  spec.base = view.data;
+  spec.dtype = view.dtype;
+  spec.rank = 4;
+  spec.dims = {view.shape[3], view.shape[2], 1, 1};
+  spec.stride_bytes = {view.stride[2] * bytes, 16, 16};
+  for (const size_t axis : {1, 0}) {  // what repeats is one head, one sequence
+    if (stride_or_zero(view, static_cast<int>(axis)) == 0) continue;
+    spec.dims[3 - axis] = view.shape[axis];
+    spec.stride_bytes[2 - axis] = view.stride[axis] * bytes;
+  }
+  spec.box = {static_cast<int>(128 / bytes), box_rows, 1, 1};
+  spec.swizzle = cuda::Swizzle::bytes_128;
+  spec.l2_promotion = cuda::L2Promotion::bytes_256;
+  return spec;
+}
+
+Status check_bias_reach(const Args& args) {
+  const TensorView& view = args.bias;
+  if (stride_or_zero(view, 3) != 1 || stride_or_zero(view, 2) == 0) {
+    return {StatusCode::unsupported, "bias: its rows are not rows of memory"};
+  }
+  return cuda::check_tensor_map(bias_spec(view, 64), "bias");
+}
+
 int64_t heads_within(int64_t bytes, int64_t bytes_per_head, int64_t most) {
   int64_t heads = 1;
   while (heads < most && 2 * heads * bytes_per_head <= bytes) heads *= 2;

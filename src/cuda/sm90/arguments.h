@@ -47,6 +47,10 @@ void add_mask(const Mask& mask, Params& params) {
 // A bias, of which without keys nothing is read.
 BiasView bias_view(const Args& args);
 
+// A bias as TMA brings it, in boxes of 128 bytes of so many rows; and ok, or why it cannot.
+cuda::TensorMapSpec bias_spec(const TensorView& view, int box_rows);
+Status check_bias_reach(const Args& args);
+
 // What logits are made of besides scores, in the fields of those names.
 template <class Params>
 void add_terms(const Problem& problem, const Args& args, Params& params) {

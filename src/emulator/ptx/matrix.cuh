@@ -8,6 +8,10 @@ inline void ldmatrix_x4(uint32_t (&r)[4], uint32_t src, Here here = Here::curren
   if (machine().enter(Op::kLdmatrix, here) == Change::kOther) src ^= 16;
   emulator::ldmatrix(src, 4, false, r);
 }
+inline void ldmatrix_x4_trans(uint32_t (&r)[4], uint32_t src, Here here = Here::current()) {
+  if (machine().enter(Op::kLdmatrix, here) == Change::kOther) src ^= 16;
+  emulator::ldmatrix(src, 4, true, r);
+}
 inline void ldmatrix_x2(uint32_t (&r)[2], uint32_t src, Here here = Here::current()) {
   if (machine().enter(Op::kLdmatrix, here) == Change::kOther) src ^= 16;
   emulator::ldmatrix(src, 2, false, r);

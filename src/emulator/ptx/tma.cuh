@@ -7,6 +7,7 @@ namespace sirdar::ptx {
 inline uint64_t createpolicy_evict_last() { return 1; }
 inline uint64_t createpolicy_evict_first() { return 2; }
 inline void prefetch_tensormap(const TensorMap&) {}
+inline void prefetch_tensor_4d(const TensorMap&, int, int, int, int) {}
 
 inline void cp_async_bulk_tensor_4d_load(uint32_t dst, const TensorMap& map, uint32_t bar, int c0,
                                          int c1, int c2, int c3, uint64_t,

@@ -12,6 +12,13 @@ SIRDAR_DEVICE void ldmatrix_x4(uint32_t (&r)[4], uint32_t src) {
                : "r"(src)
                : "memory");
 }
+// Each matrix transposed: lane l gets elements of rows 2 (l % 4) and the next, of column l / 4.
+SIRDAR_DEVICE void ldmatrix_x4_trans(uint32_t (&r)[4], uint32_t src) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(src)
+               : "memory");
+}
 // Two matrices; the addresses of lanes 0 to 15 count.
 SIRDAR_DEVICE void ldmatrix_x2(uint32_t (&r)[2], uint32_t src) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"

@@ -43,6 +43,14 @@ SIRDAR_DEVICE void cp_async_bulk_tensor_5d_load(uint32_t dst, const TensorMap& m
       : "memory");
 }
 
+// A hint: the box is going to be loaded.
+SIRDAR_DEVICE void prefetch_tensor_4d(const TensorMap& map, int c0, int c1, int c2, int c3) {
+  asm volatile(
+      "cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(&map),
+      "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+      : "memory");
+}
+
 // Into the same offset of every block of `cta_mask`, signalling the barrier of the same offset.
 SIRDAR_DEVICE void cp_async_bulk_tensor_4d_multicast(uint32_t dst, const TensorMap& map,
                                                      uint32_t bar, int c0, int c1, int c2, int c3,

@@ -104,7 +104,8 @@ Status add_maps(const Problem& problem, const BackwardConfig& config, const Args
     Status status = cuda::make_tensor_map(spec_of(request), request.name, *maps[n++]);
     if (!status.ok()) return status;
   }
-  return {};
+  if (config.num_stages_bias == 0) return {};
+  return cuda::make_tensor_map(bias_spec(args.bias, config.block_m), "bias", params.bias_map);
 }
 
 void add_rows(const Problem& problem, const Args& args, BackwardParams& params) {

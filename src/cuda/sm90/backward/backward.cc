@@ -71,6 +71,7 @@ Result<Config> configure(const Problem& problem, const Device&, const PlanOption
   same.num_stages_dout = config.num_stages_dout;
   same.num_ds = config.num_ds;
   same.num_slots = config.num_slots;
+  same.num_stages_bias = config.num_stages_bias;
   same.num_sums = config.num_sums;
   same.hop_steps = config.hop_steps;
   same.splits_turns = config.splits_turns;
@@ -82,7 +83,8 @@ Result<Config> configure(const Problem& problem, const Device&, const PlanOption
         StatusCode::invalid_argument,
         fmt::format(
             "knobs: '{}' is not a kernel for this problem: only block_m (64, or 128 up to "
-            "64 columns), stages and num_ds (1 to 16), num_slots (1 to {}), num_sums (1, 2 "
+            "64 columns), stages and num_ds (1 to 16; of a bias from 0, and 0 above 128 columns), "
+            "num_slots (1 to {}), num_sums (1, 2 "
             "or 4, in a fixed order), hop_steps (from 1), splits_turns, cluster_size (1, or "
             "2 where dQ has 256 columns) and packs_products may differ, and tiles must fit "
             "{} bytes of shared memory{}; change a field.",
@@ -104,7 +106,9 @@ size_t workspace_bytes(const Problem& problem, const Config& config) {
 // Bytes of a thread's registers that the assembler is known to store: a few numbers a tile, plain
 // wide kernels once an item.
 int spill_bytes_known(const BackwardConfig& config) {
-  if (is_modified(config)) return config.has_score_mod || config.has_mask_mod ? 512 : 128;
+  if (config.has_score_mod || config.has_mask_mod) return 512;
+  const bool is_staged = config.num_stages_bias > 0 && !config.has_softcap;
+  if (is_modified(config) && !is_staged) return 128;
   if (!is_wide(config)) return 0;
   return config.cluster_size > 1 || is_scaled(config) ? 32 : 24;
 }
@@ -200,9 +204,14 @@ struct Prepared {
       : modification(expression::modification_of(problem)), rows(problem) {}
 
   expression::DeviceModification modification;
-  cuda::PlanKernels kernels;
-  LastArgs<std::shared_ptr<const Steps>> last;  // with their tensor maps
-  rows::BackwardLauncher rows;                  // for tensors that TMA cannot reach
+  cuda::PlanKernels kernels, unstaged;  // unstaged: for a bias that TMA cannot reach
+
+  struct Call {
+    BackwardConfig config;
+    Steps steps;  // with their tensor maps
+  };
+  LastArgs<std::shared_ptr<const Call>> last;
+  rows::BackwardLauncher rows;  // for other tensors that it cannot
 };
 
 std::shared_ptr<const void> prepare(const Problem& problem) {
@@ -213,13 +222,29 @@ Prepared& own_of(const Plan::State& state) {
   return *static_cast<Prepared*>(const_cast<void*>(state.prepared.get()));
 }
 
-Status warm_up(const Plan::State& state) {
+// The kernels of the plan's config, or of the one that differs in how the bias is read.
+Result<const cuda::PlanKernels*> kernels_of(const Plan::State& state,
+                                            const BackwardConfig& config) {
   Prepared& own = own_of(state);
-  return own.kernels.load(
-      [&] {
-        return kernel_sources(state.problem, state.config.as<BackwardConfig>(), own.modification);
-      },
-      state.device, state.problem);
+  const bool is_planned = config == state.config.as<BackwardConfig>();
+  cuda::PlanKernels& kernels = is_planned ? own.kernels : own.unstaged;
+  const Status status =
+      kernels.load([&] { return kernel_sources(state.problem, config, own.modification); },
+                   state.device, state.problem);
+  if (!status.ok()) return status;
+  return &kernels;
+}
+
+Status warm_up(const Plan::State& state) {
+  const auto found = kernels_of(state, state.config.as<BackwardConfig>());
+  return found.ok() ? Status() : found.status();
+}
+
+// The config that this call runs. Its workspace is that of the plan's.
+BackwardConfig config_of(const Plan::State& state, const Args& args) {
+  BackwardConfig config = state.config.as<BackwardConfig>();
+  if (config.num_stages_bias > 0 && !check_bias_reach(args).ok()) config.num_stages_bias = 0;
+  return config;
 }
 
 // Expressions whose tensors fit these parameters fit those.
@@ -234,10 +259,10 @@ Status run_rows(const Plan::State& state, const Args& args, Stream stream, const
 }
 
 Status run(const Plan::State& state, const Args& args, Stream stream) {
-  const BackwardConfig config = state.config.as<BackwardConfig>();
-  std::shared_ptr<const Steps> steps = own_of(state).last.find(args).value_or(nullptr);
-  if (steps == nullptr) {
-    const Status reach = check_reach(state.problem, config, args);
+  Prepared& own = own_of(state);
+  std::shared_ptr<const Prepared::Call> call = own.last.find(args).value_or(nullptr);
+  if (call == nullptr) {
+    const Status reach = check_reach(state.problem, state.config.as<BackwardConfig>(), args);
     if (!reach.ok()) return run_rows(state, args, stream, reach);
   }
   const Result<const cuda::Driver*> driver = cuda::driver();
@@ -246,15 +271,17 @@ Status run(const Plan::State& state, const Args& args, Stream stream) {
   const Result<cuda::ContextScope> scope =
       cuda::ContextScope::of_stream(*driver.value(), state.device.index, stream);
   if (!scope.ok()) return scope.status();
-  if (steps == nullptr) {
+  if (call == nullptr) {
+    const BackwardConfig config = config_of(state, args);
     const Result<Steps> made =
-        make_steps(state.problem, config, own_of(state).modification, args, state.device.num_sms);
+        make_steps(state.problem, config, own.modification, args, state.device.num_sms);
     if (!made.ok()) return made.status();
-    steps = std::make_shared<const Steps>(made.value());
-    own_of(state).last.keep(args, steps);
+    call = std::make_shared<const Prepared::Call>(Prepared::Call{config, made.value()});
+    own.last.keep(args, call);
   }
-  if (Status status = warm_up(state); !status.ok()) return status;
-  return own_of(state).kernels.run(*steps, state.problem, stream);
+  const Result<const cuda::PlanKernels*> kernels = kernels_of(state, call->config);
+  if (!kernels.ok()) return kernels.status();
+  return kernels.value()->run(call->steps, state.problem, stream);
 }
 
 }  // namespace

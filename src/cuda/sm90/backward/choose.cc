@@ -46,9 +46,21 @@ void shape_wide(BackwardConfig& config) {
   }
 }
 
+// A tile of a bias that has an entry for each pair takes the place of slots of dQ. fp32 has no room
+// beside 128 query rows.
+void stage_bias(BackwardConfig& config, const Axes& axes) {
+  if (config.bias == Bias::none || !axes.query || !axes.key || is_wide(config)) return;
+  const bool is_fp32 = config.bias == Bias::fp32, is_tall = config.block_m == 128;
+  BackwardConfig other = config;
+  other.num_stages_bias = is_fp32 && is_tall ? 2 : 1;
+  other.block_m = is_fp32 ? 64 : config.block_m;
+  const int num_ds = is_tall && !is_fp32 ? 1 : 2, slots = is_fp32 && !is_tall ? 2 : 3;
+  if (set_rings(other, 2, 2, num_ds, slots)) config = other;
+}
+
 }  // namespace
 
-BackwardConfig choose_backward_config(const Problem& problem) {
+BackwardConfig choose_backward_config(const Problem& problem, bool may_stage_bias) {
   BackwardConfig config;
   config.element = problem.dtype_q == DType::fp16 ? Element::fp16 : Element::bf16;
   config.head_dim = static_cast<int>(problem.head_dim);
@@ -77,6 +89,7 @@ BackwardConfig choose_backward_config(const Problem& problem) {
   } else if (config.is_deterministic) {
     set_rings(config, 2, 2, 2, 4);
   }
+  if (may_stage_bias) stage_bias(config, problem.bias_axes);
   return config;
 }
 

@@ -28,6 +28,7 @@ struct BackwardConfig {
   bool has_softcap = false;      // what logits are made of besides scores
   bool has_alibi = false;
   Bias bias = Bias::none;
+  int num_stages_bias = 0;     // tiles of it that TMA brings; 0: dK and dV's warpgroups read it
   bool has_score_mod = false;  // what the caller's expression makes of them
   bool has_mask_mod = false;   // pairs are hidden by an expression, ids or a tensor
 
@@ -57,6 +58,7 @@ constexpr void fields(C& c, Visit visit) {
   visit("has_softcap", c.has_softcap);
   visit("has_alibi", c.has_alibi);
   visit("bias", c.bias);
+  visit("num_stages_bias", c.num_stages_bias);
   visit("has_score_mod", c.has_score_mod);
   visit("has_mask_mod", c.has_mask_mod);
 }
@@ -137,15 +139,20 @@ constexpr int peer_ds_bytes(const BackwardConfig& c) {
 }
 // P as the registers of its 128 threads, 16 bytes of each side by side.
 constexpr int weights_bytes(const BackwardConfig& c) { return is_wide(c) ? ds_bytes(c) : 0; }
+// A bias comes as [half of the keys][64 or 32 keys][query][128 bytes], fp32 in pieces of 32 keys.
+constexpr int bias_entry_bytes(const BackwardConfig& c) { return c.bias == Bias::fp32 ? 4 : 2; }
+constexpr int bias_bytes(const BackwardConfig& c) {
+  return bias_entry_bytes(c) * block_keys(c) * c.block_m;
+}
 constexpr int row_bytes(const BackwardConfig& c) { return 4 * c.block_m; }  // a float a row
 
 // Offsets from a base that is aligned to 1024 bytes.
 struct BackwardMap {
-  int k, peer_k, v, q, dout, ds, peer_ds, weights, slots, lse, delta, peaks, barriers, end;
+  int k, peer_k, v, q, dout, ds, peer_ds, weights, slots, bias, lse, delta, peaks, barriers, end;
 };
 constexpr int num_barriers(const BackwardConfig& c) {
   const int num_weights = is_wide(c) ? c.num_ds : 0;
-  return 3 + 2 * (c.num_stages_q + c.num_stages_dout + c.num_ds + num_weights) +
+  return 3 + 2 * (c.num_stages_q + c.num_stages_dout + c.num_ds + num_weights + c.num_stages_bias) +
          num_unit_barriers(c) + c.num_slots + (c.has_lengths ? 1 : 0) + (is_scaled(c) ? 1 : 0) +
          (c.cluster_size == 1 ? 0 : c.num_ds);
 }
@@ -159,7 +166,8 @@ constexpr BackwardMap shared_map(const BackwardConfig& c) {
   map.peer_ds = map.ds + c.num_ds * ds_bytes(c);
   map.weights = map.peer_ds + c.num_ds * peer_ds_bytes(c);
   map.slots = map.weights + c.num_ds * weights_bytes(c);
-  map.lse = map.slots + c.num_slots * kUnitBytes;
+  map.bias = map.slots + c.num_slots * kUnitBytes;
+  map.lse = map.bias + c.num_stages_bias * bias_bytes(c);
   map.delta = map.lse + c.num_stages_q * row_bytes(c);
   map.peaks = map.delta + c.num_stages_dout * row_bytes(c);
   map.barriers = map.peaks + (is_scaled(c) ? 4 * 16 : 0);
@@ -176,7 +184,8 @@ constexpr bool has_counts(const BackwardConfig& c) {
   const auto is_within = [](int count, int most) { return count >= 1 && count <= most; };
   return is_within(c.head_dim, 256) && is_within(c.head_dim_v, 256) &&
          is_within(c.num_stages_q, 16) && is_within(c.num_stages_dout, 16) &&
-         is_within(c.num_ds, 16) && is_within(c.num_slots, 16) && is_within(c.num_sums, 4) &&
+         c.num_stages_bias >= 0 && c.num_stages_bias <= 16 && is_within(c.num_ds, 16) &&
+         is_within(c.num_slots, 16) && is_within(c.num_sums, 4) &&
          is_within(c.hop_steps, 1 << 20) && is_within(c.cluster_size, 2) &&
          (c.block_m == 64 || c.block_m == 128);
 }
@@ -191,7 +200,8 @@ constexpr bool is_valid(const BackwardConfig& c) {
                                                    columns(c.head_dim) == 256 && !c.has_mask_mod);
   // dS of both blocks is added up: it must be multiplied by the same. Slopes have no bound.
   const bool has_scale = !is_scaled(c) || (c.cluster_size == 1 && !is_modified(c));
-  return has_shape && fits_registers && has_sums && has_cluster && has_scale &&
+  const bool may_stage_bias = c.num_stages_bias == 0 || (c.bias != Bias::none && !is_wide(c));
+  return has_shape && may_stage_bias && fits_registers && has_sums && has_cluster && has_scale &&
          c.num_slots <= num_unit_barriers(c) && shared_bytes(c) <= kMostSharedBytes;
 }
 

@@ -39,6 +39,7 @@ struct Loader {
   uint64_t once = ptx::createpolicy_evict_first();  // K and V by one
   RingPosition<config.num_stages_q> q_ring{};
   RingPosition<config.num_stages_dout> dout_ring{};
+  RingPosition<config.num_stages_bias> bias_ring{};
   int landed_parity = 0;
 
   template <int kHeadDim, int kRows>
@@ -128,6 +129,42 @@ struct Loader {
         queries(params.dout, block, walk, params.start_delta, s.delta(dout_ring.stage)));
     dout_ring.advance();
   }
+  // Visits the boxes of a tile of the bias: their places in a stage and in the tensor.
+  template <class Visit>
+  SIRDAR_DEVICE void each_bias_box(const KeyBlock& block, const Walk<config>& walk, Visit visit) {
+    constexpr int kBoxKeys = 128 / bias_entry_bytes(config);
+    const int head = block.head_kv * params.group_size + walk.head;
+    SIRDAR_UNROLL
+    for (int c = 0; c < block_keys(config) / kBoxKeys; ++c) {
+      visit(c * config.block_m * 128, block.first_key + c * kBoxKeys, walk.tile * config.block_m,
+            params.bias.stride_head != 0 ? head : 0,
+            params.bias.stride_batch != 0 ? block.batch : 0);
+    }
+  }
+  // Memory is asked before it is known that a stage is free.
+  SIRDAR_DEVICE void prefetch_bias(const KeyBlock& block, const Walk<config>& walk) {
+    if constexpr (config.num_stages_bias > 0) {
+      if (lane % 32 != 0) return;
+      each_bias_box(block, walk, [&](int, int key, int row, int head, int batch) {
+        ptx::prefetch_tensor_4d(params.bias_map, key, row, head, batch);
+      });
+    }
+  }
+  SIRDAR_DEVICE void load_bias(const KeyBlock& block, const Walk<config>& walk) {
+    if constexpr (config.num_stages_bias > 0) {
+      const uint32_t full = s.bias_full(bias_ring.stage), dst = s.bias(bias_ring.stage);
+      wait(s.bias_empty(bias_ring.stage), bias_ring.parity ^ 1);
+      if (lane == 0) {
+        ptx::mbarrier_arrive_expect_tx(full, bias_bytes(config));
+        each_bias_box(block, walk, [&](int offset, int key, int row, int head, int batch) {
+          ptx::cp_async_bulk_tensor_4d_load(dst + offset, params.bias_map, full, key, row, head,
+                                            batch, once);
+        });
+      }
+      meet();
+      bias_ring.advance();
+    }
+  }
   SIRDAR_DEVICE void load_k(const KeyBlock& block) {
     load<config.head_dim, block_keys(config)>(s.k(), s.k_full(), keys(params.k, block));
     if constexpr (config.cluster_size > 1) {
@@ -158,11 +195,14 @@ struct Loader {
         continue;
       }
       load_q(block, walk);  // scores need K and Q alone
+      load_bias(block, walk);
       load_v(block);
       load_dout(block, walk);
       for (walk.advance(); !walk.is_done(); walk.advance()) {
+        prefetch_bias(block, walk);
         load_q(block, walk);
         load_dout(block, walk);
+        load_bias(block, walk);
       }
     }
   }

@@ -75,6 +75,10 @@ struct KeyGradient : KeyRows<config, Modification> {
       this->arrive(s.dout_empty(next.dout.stage));
       ptx::mbarrier_wait(s.ds_empty(next.ds.stage), next.ds.parity ^ 1);
       this->arrive(s.ds_full(next.ds.stage));
+      if constexpr (config.num_stages_bias > 0) {
+        this->wait_for_bias();
+        this->give_back_bias();
+      }
       next.advance();
       walk.advance();
     }

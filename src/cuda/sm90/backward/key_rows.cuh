@@ -20,8 +20,9 @@ struct KeyRows : ScaleFactor<is_scaled(config)> {  // from P times 2^15 to what 
   const BackwardParams& params;
   const Modification& modification;
   BackwardShared<config> s;
-  int half, warp, lane;  // which 64 keys; warp of the warpgroup
-  float score[kM / 2];   // S^T, then dP^T
+  int half, warp, lane;                            // which 64 keys; warp of the warpgroup
+  float score[kM / 2];                             // S^T, then dP^T
+  RingPosition<config.num_stages_bias> bias_ring;  // of the tile that is taken next
 
   SIRDAR_DEVICE KeyRows(const BackwardParams& p, const Modification& m,
                         BackwardShared<config> shared, int which, int thread)
@@ -153,8 +154,18 @@ struct KeyRows : ScaleFactor<is_scaled(config)> {  // from P times 2^15 to what 
     if constexpr (config.has_mask_mod) {
       asked.shown.load(params, block, walk, 64 * half + 16 * warp, lane);
     }
-    if constexpr (config.bias != Bias::none) asked.bias.load(params, place_in(block, walk));
+    if constexpr (config.bias != Bias::none && config.num_stages_bias == 0) {
+      asked.bias.load(params, place_in(block, walk));
+    }
     return asked;
+  }
+
+  SIRDAR_DEVICE void wait_for_bias() const {
+    ptx::mbarrier_wait(s.bias_full(bias_ring.stage), bias_ring.parity);
+  }
+  SIRDAR_DEVICE void give_back_bias() {
+    arrive(s.bias_empty(bias_ring.stage));
+    bias_ring.advance();
   }
 
   // take_weights() of scores that are modified. `sloped`: where logits have slopes, the weights
@@ -164,8 +175,16 @@ struct KeyRows : ScaleFactor<is_scaled(config)> {  // from P times 2^15 to what 
                                    uint32_t (&sloped)[kM / 4]) {
     const int first_row = walk.tile * kM, first_key = block.first_key + 64 * half;
     const TilePlace at = place_in(block, walk);
-    make_weights<config>(params, modification, at, asked.bias, score, starts + 8 * (lane % 4),
-                         weights, sloped);
+    starts += 8 * (lane % 4);
+    if constexpr (config.num_stages_bias > 0) {
+      wait_for_bias();
+      const BiasStage<config> bias(s.bias(bias_ring.stage) + half * (bias_bytes(config) / 2), warp,
+                                   lane);
+      make_weights<config>(params, modification, at, bias, score, starts, weights, sloped);
+      give_back_bias();
+    } else {
+      make_weights<config>(params, modification, at, asked.bias, score, starts, weights, sloped);
+    }
     const BackwardBounds<config> bounds = bounds_of<config>(params, block.sequence);
     const bool is_whole = bounds.hi(first_row) >= first_key + 64 &&
                           bounds.lo(first_row + kM - 1) <= first_key &&

@@ -41,12 +41,50 @@ struct StoredBias<Bias::fp16> {
   using Type = language::Fp16;
 };
 
-// A bias at a thread's pairs of a tile. Entries of 16 bits are asked for while the scores are
-// multiplied, where there are registers for them until then.
+// A thread's entries of a tile that TMA brought, of two groups of eight queries at a time. 16 bits:
+// a matrix of eight queries and keys, transposed, is what the accumulators of S^T hold of it.
+template <BackwardConfig config>
+struct BiasStage {
+  using Element = language::ElementOf<typename StoredBias<config.bias>::Type>;
+  static constexpr bool kIsWide = config.bias == Bias::fp32;
+  static constexpr int kKeys = kIsWide ? 32 : 64;  // of a row of 128 bytes
+
+  uint32_t start;  // where this lane begins; the swizzle's bits of it are those of its rows
+  uint32_t words[kIsWide ? 1 : 4];
+
+  // `tile`: of the warpgroup.
+  SIRDAR_DEVICE BiasStage(uint32_t tile, int warp, int lane) {
+    const int key = 16 * warp % kKeys;
+    tile += 16 * warp / kKeys * (config.block_m * 128);
+    if constexpr (kIsWide) {
+      const int row = 2 * (lane % 4), own = key + lane / 4;
+      start = tile + row * 128 + (((own / 4) ^ row) << 4) + own % 4 * 4;
+    } else {
+      const int row = lane / 16 * 8 + lane % 8, piece = key / 8 + lane / 8 % 2;
+      start = tile + row * 128 + ((piece ^ (lane % 8)) << 4);
+    }
+  }
+  // Before at() of words 4 pair to 4 pair + 3.
+  SIRDAR_DEVICE void fetch(int pair) {
+    if constexpr (!kIsWide) ptx::ldmatrix_x4_trans(words, start + pair * (16 * 128));
+  }
+  // Of score register i.
+  SIRDAR_DEVICE float at(int i) const {
+    if constexpr (kIsWide) {
+      const uint32_t own = start ^ ((is_lower_row(i) ? 32 : 0) + (i % 2) * 16);
+      return ptx::float_of(ptx::load_shared(own + column_of(i) * 128));
+    } else {
+      return Element::value(
+          static_cast<typename Element::Stored>(words[i / 2 % 4] >> (16 * (i % 2))));
+    }
+  }
+};
+
+// A bias at a thread's pairs of a tile, which the thread reads from memory. Entries of 16 bits are
+// asked for while the scores are multiplied, where there are registers for them until then.
 template <BackwardConfig config>
 struct TileBias {
-  static constexpr bool kIsThere = config.bias != Bias::none,
-                        kIsAsked = (config.bias == Bias::bf16 || config.bias == Bias::fp16) &&
+  static constexpr bool kIsAsked = (config.bias == Bias::bf16 || config.bias == Bias::fp16) &&
                                    config.block_m == 64 && !has_slopes(config);
   using Element = language::ElementOf<typename StoredBias<config.bias>::Type>;
   using Stored = typename Element::Stored;
@@ -84,6 +122,17 @@ struct TileBias {
   }
 };
 
+template <BackwardConfig config, bool kIsStaged>
+struct BiasChoice {
+  using Type = TileBias<config>;
+};
+template <BackwardConfig config>
+struct BiasChoice<config, true> {
+  using Type = BiasStage<config>;
+};
+template <BackwardConfig config>
+using BiasSource = typename BiasChoice<config, (config.num_stages_bias > 0)>::Type;
+
 // Logits of one tile of a thread.
 template <BackwardConfig config, class Modification>
 struct TileLogits {
@@ -98,11 +147,11 @@ struct TileLogits {
   const BackwardParams& params;
   const Modification& modification;
   const TilePlace& at;
-  const TileBias<config>& biases;
+  BiasSource<config> biases;
   float alibi_slope = 0, distance = 0;  // of the first pair
 
   SIRDAR_DEVICE TileLogits(const BackwardParams& p, const Modification& m, const TilePlace& place,
-                           const TileBias<config>& tile_bias)
+                           const BiasSource<config>& tile_bias)
       : params(p), modification(m), at(place), biases(tile_bias) {
     if constexpr (config.has_alibi) {
       alibi_slope =
@@ -154,7 +203,11 @@ struct TileLogits {
                               const Key& of_key) const {
     const int lower = is_lower_row(i) ? 1 : 0, column = column_of(i);
     float bias = 0;
-    if constexpr (config.bias != Bias::none) bias = biases.at(params, at, i);
+    if constexpr (config.num_stages_bias > 0) {
+      bias = biases.at(i);
+    } else if constexpr (config.bias != Bias::none) {
+      bias = biases.at(params, at, i);
+    }
     const float far = ptx::absolute(distance + static_cast<float>(column - 8 * lower));
     if constexpr (!has_slopes(config)) {
       float exponent = score * params.scale_log2;
@@ -190,10 +243,13 @@ struct TileLogits {
   template <bool kSaturates>
   SIRDAR_DEVICE void make(const float (&score)[config.block_m / 2], uint32_t starts,
                           uint32_t (&weights)[config.block_m / 4],
-                          uint32_t (&sloped)[config.block_m / 4]) const {
+                          uint32_t (&sloped)[config.block_m / 4]) {
     const auto upper_key = begin_key(at.key), lower_key = begin_key(at.key + 8);
     SIRDAR_UNROLL
     for (int group = 0; group < config.block_m / 8; ++group) {
+      if constexpr (config.num_stages_bias > 0) {
+        if (group % 2 == 0) biases.fetch(group / 2);
+      }
       ptx::Float2 start{0, 0};
       if constexpr (has_slopes(config)) start = ptx::load_shared_float2(starts + 32 * group);
       const auto first_row = begin_row(at.row + 8 * group),
@@ -219,11 +275,11 @@ struct TileLogits {
 // in shared memory, what the exponents of the thread's queries begin with.
 template <BackwardConfig config, class Modification>
 SIRDAR_DEVICE void make_weights(const BackwardParams& params, const Modification& modification,
-                                const TilePlace& at, const TileBias<config>& bias,
+                                const TilePlace& at, const BiasSource<config>& bias,
                                 const float (&score)[config.block_m / 2], uint32_t starts,
                                 uint32_t (&weights)[config.block_m / 4],
                                 uint32_t (&sloped)[config.block_m / 4]) {
-  const TileLogits<config, Modification> logits(params, modification, at, bias);
+  TileLogits<config, Modification> logits(params, modification, at, bias);
   if constexpr (config.has_softcap) {
     const float factor = ptx::absolute(params.softcap_factor);
     if (!ptx::any_sync(largest_of(score) * factor > kCapFar.limit)) {

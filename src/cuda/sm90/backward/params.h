@@ -27,6 +27,7 @@ struct BackwardParams {
   // Axes, fastest first: column, row, head, batch. Boxes: 64 columns by block_m (q, dout), 128
   // (k, v) or 64 (dk, dv) rows.
   TensorMap q, k, v, dout, dk, dv;
+  TensorMap bias_map;  // with num_stages_bias; axes: key, query, head, batch
   RowView out_rows, dout_rows, dq_rows;
   RowView dk_rows, dv_rows;  // for tiles that a sequence ends in
   RowView lse, dlse;         // fp32; dlse null where there is none

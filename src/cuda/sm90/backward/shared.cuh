@@ -30,6 +30,9 @@ struct BackwardShared {
     return base + kMap.weights + slot * weights_bytes(config);
   }
   SIRDAR_DEVICE uint32_t unit(int slot) const { return base + kMap.slots + slot * kUnitBytes; }
+  SIRDAR_DEVICE uint32_t bias(int stage) const {
+    return base + kMap.bias + stage * bias_bytes(config);
+  }
   SIRDAR_DEVICE uint32_t lse(int stage) const {
     return base + kMap.lse + stage * row_bytes(config);
   }
@@ -59,12 +62,16 @@ struct BackwardShared {
   // Where the bytes of a tile arrive whose end the loader clears; only with has_lengths.
   static constexpr int kLanded = kFirstUnit + kUnits + config.num_slots,
                        kPeaks = kLanded + (config.has_lengths ? 1 : 0),
-                       kFirstPeer = kPeaks + (is_scaled(config) ? 1 : 0);
+                       kFirstPeer = kPeaks + (is_scaled(config) ? 1 : 0),
+                       kFirstBias = kFirstPeer + (config.cluster_size > 1 ? config.num_ds : 0);
   SIRDAR_DEVICE uint32_t landed() const { return bar(kLanded); }
   // Only with fp16.
   SIRDAR_DEVICE uint32_t peaks_full() const { return bar(kPeaks); }
   // Only in a cluster.
   SIRDAR_DEVICE uint32_t peer_ds_full(int i) const { return bar(kFirstPeer + i); }
+  // Only where TMA brings a bias.
+  SIRDAR_DEVICE uint32_t bias_full(int i) const { return bar(kFirstBias + 2 * i); }
+  SIRDAR_DEVICE uint32_t bias_empty(int i) const { return bar(kFirstBias + 2 * i + 1); }
 };
 
 // What the four warps that look for them found. One phase of peaks_full a key block.
@@ -102,6 +109,10 @@ SIRDAR_DEVICE void init_barriers(const BackwardShared<config>& s) {
       ptx::mbarrier_init(s.weights_full(i), 4);
       ptx::mbarrier_init(s.weights_empty(i), 4);
     }
+  }
+  for (int i = 0; i < config.num_stages_bias; ++i) {
+    ptx::mbarrier_init(s.bias_full(i), 1);
+    ptx::mbarrier_init(s.bias_empty(i), 8);
   }
   for (int i = 0; i < num_unit_barriers(config); ++i) ptx::mbarrier_init(s.unit_full(i), 4);
   for (int i = 0; i < config.num_slots; ++i) ptx::mbarrier_init(s.slot_empty(i), 1);

@@ -56,25 +56,6 @@ std::array<NamedSpec, 4> map_specs(const Problem& problem, const ForwardConfig& 
            {"out", packed(args.out, 64)}}};
 }
 
-cuda::TensorMapSpec bias_spec(const TensorView& view) {
-  cuda::TensorMapSpec spec;
-  const int64_t bytes = size_bytes(view.dtype);
-  spec.base = view.data;
-  spec.dtype = view.dtype;
-  spec.rank = 4;
-  spec.dims = {view.shape[3], view.shape[2], 1, 1};
-  spec.stride_bytes = {view.stride[2] * bytes, 16, 16};
-  for (const size_t axis : {1, 0}) {  // what repeats is one head, one sequence
-    if (stride_or_zero(view, static_cast<int>(axis)) == 0) continue;
-    spec.dims[3 - axis] = view.shape[axis];
-    spec.stride_bytes[2 - axis] = view.stride[axis] * bytes;
-  }
-  spec.box = {64, 64, 1, 1};
-  spec.swizzle = cuda::Swizzle::bytes_128;
-  spec.l2_promotion = cuda::L2Promotion::bytes_256;
-  return spec;
-}
-
 Status add_maps(const Problem& problem, const ForwardConfig& config, const Args& args,
                 ForwardParams& params) {
   TensorMap* const maps[] = {&params.q, &params.k, &params.v, &params.out};
@@ -84,7 +65,7 @@ Status add_maps(const Problem& problem, const ForwardConfig& config, const Args&
     if (!status.ok()) return status;
   }
   if (config.num_stages_bias == 0) return {};
-  return cuda::make_tensor_map(bias_spec(args.bias), "bias", params.bias_map);
+  return cuda::make_tensor_map(bias_spec(args.bias, 64), "bias", params.bias_map);
 }
 
 void add_work(const Problem& problem, const ForwardConfig& config, ForwardParams& params) {
@@ -159,14 +140,6 @@ Status check_reach(const Problem& problem, const ForwardConfig& config, const Ar
     if (!status.ok()) return status;
   }
   return {};
-}
-
-Status check_bias_reach(const Args& args) {
-  const TensorView& view = args.bias;
-  if (stride_or_zero(view, 3) != 1 || stride_or_zero(view, 2) == 0) {
-    return {StatusCode::unsupported, "bias: its rows are not rows of memory"};
-  }
-  return cuda::check_tensor_map(bias_spec(view), "bias");
 }
 
 Result<ForwardParams> make_params(const Problem& problem, const ForwardConfig& config,

@@ -17,9 +17,6 @@ bool draws_tickets(const ForwardConfig& config);
 // Ok, or which of the tensors TMA cannot reach, and why: addresses and strides are the caller's.
 Status check_reach(const Problem& problem, const ForwardConfig& config, const Args& args);
 
-// The same of the bias, where TMA is to bring it.
-Status check_bias_reach(const Args& args);
-
 // The arguments must have been validated. Refuses what check_reach() does. `counter` is null unless
 // draws_tickets().
 Result<ForwardParams> make_params(const Problem& problem, const ForwardConfig& config,
