@@ -13,6 +13,7 @@ Expression = Union[str, Callable[..., Any]]
 
 _MAX_PLANS = 512
 _plans = {}  # what the caller gave, without pointers -> _Known
+prepared = {}  # what sirdar.torch keeps of plans; it goes where they go
 
 # The arrays of a forward call in the order in which the functions below pass them.
 _FORWARD = (

@@ -74,9 +74,10 @@ def flag(name, value):
     if isinstance(value, bool):
         return int(value)
     try:
-        number = operator.index(value)
+        is_numpys = type(value).__name__ in ("bool", "bool_")
+        number = int(value) if is_numpys else operator.index(value)
     except TypeError:
-        number = int(value) if type(value).__name__ in ("bool", "bool_") else None
+        number = None
     if number not in (0, 1):
         raise TypeError(f"{name}: {value!r} is not a flag; pass True or False.")
     return number

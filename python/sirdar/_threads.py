@@ -47,6 +47,7 @@ def _forget_in_child():
 
     _found["torch"] = None
     _functions._plans.clear()
+    _functions.prepared.clear()
 
 
 def executor_of(kind):

@@ -178,9 +178,10 @@ def test_the_context_falls_back_only_where_it_may_and_says_so(draw):
         F.scaled_dot_product_attention(q, q, q)
     with (
         sirdar.torch.sdpa(fallback="torch"),
-        pytest.warns(UserWarning, match="torch's own attention"),
+        pytest.warns(UserWarning, match="torch's own attention") as warned,
     ):
         assert F.scaled_dot_product_attention(q, q, q).dtype == torch.float64
+    assert warned[0].filename == __file__
     with pytest.raises(ValueError, match="fallback"):
         sirdar.torch.sdpa(fallback="silent")
 
@@ -234,6 +235,124 @@ def test_the_short_way_is_the_long_one(is_causal, scale):
     assert torch.equal(leaves[1].grad, torch.autograd.grad(
         sirdar.torch.scaled_dot_product_attention(*leaves, is_causal=is_causal, scale=scale), leaves[1], dout
     )[0])  # fmt: skip
+
+
+def packed(draw):
+    return draw(2, 6, 3, 4, 16).unbind(2)
+
+
+LAYOUTS = {
+    "heads before rows": lambda draw: [draw(2, 4, 6, 16) for _ in range(3)],
+    "rows before heads": lambda draw: [draw(2, 6, 4, 16).transpose(1, 2) for _ in range(3)],
+    "packed": lambda draw: [one.transpose(1, 2) for one in packed(draw)],
+    "heads repeated": lambda draw: [
+        draw(2, 4, 6, 16), *(draw(2, 1, 6, 16).expand(2, 4, 6, 16) for _ in range(2))
+    ],
+    "wider values": lambda draw: [draw(2, 4, 6, 16), draw(2, 4, 7, 16), draw(2, 4, 7, 24)],
+    "a slice": lambda draw: [draw(2, 4, 9, 20)[:, :, 1:7, 2:18] for _ in range(3)],
+    "backwards": lambda draw: [draw(2, 4, 6, 16), *(draw(2, 4, 6, 16).flip(2) for _ in range(2))],
+    "a strided last axis": lambda draw: [draw(2, 4, 6, 32)[..., ::2] for _ in range(3)],
+    "a column each": lambda draw: [draw(2, 4, 6, 1) for _ in range(3)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "shape", [(7,), (1, 7), (5, 7), (4, 5, 7), (2, 1, 1, 7), (1, 4, 1, 1), (2, 4, 5, 7)]
+)
+def test_masks_the_first_time_and_the_next(draw, shape):
+    for _ in range(2):
+        q, k, v = draw(2, 4, 5, 16), draw(2, 4, 7, 16), draw(2, 4, 7, 16)
+        agree(q, k, v, draw(*shape).detach())
+        agree(q, k, v, (draw(*shape) > -0.5).detach(), scale=0.3)
+        agree(q, k, v, torch._neg_view(draw(*shape).detach()))
+        with torch.no_grad():
+            shown = draw(*shape) > -0.5
+            close(
+                sdpa(q, k, v, shown),
+                F.scaled_dot_product_attention(q, k, v, shown.expand(2, 4, 5, 7)),
+            )
+    strange = draw(2, 4, 7, 5).detach().mT
+    agree(q, k, v, strange)
+    out = sdpa(q, k, v, strange)
+    (first,) = torch.autograd.grad(out.sum(), q, create_graph=True)
+    close(first, torch.autograd.grad(sdpa(q, k, v, strange).sum(), q)[0])
+    with pytest.raises(NotImplementedError, match="a second derivative was asked for"):
+        first.sum().backward()
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_any_layout_the_first_time_and_the_next(draw, name):
+    for _ in range(2):  # the second call takes what the first has learned
+        q, k, v = LAYOUTS[name](draw)
+        agree(q, k, v, is_causal=True)
+        for weights in (
+            torch.ones(()).expand(*q.shape[:3], v.shape[3]),
+            draw(*q.shape[:2], v.shape[3], q.shape[2]).mT.detach(),
+        ):
+            out = sdpa(q, k, v)
+            wanted = F.scaled_dot_product_attention(q.double(), k.double(), v.double())
+            for one, other in zip(
+                torch.autograd.grad(out, (q, k, v), weights),
+                torch.autograd.grad(wanted, (q, k, v), weights.double()),
+            ):
+                close(one, other, 1e-5)
+        with torch.no_grad():
+            assert torch.equal(sdpa(q, k, v), out)
+
+
+def test_negative_bits_are_read(draw):
+    numbers = torch.complex(draw(2, 4, 6, 16).detach(), draw(2, 4, 6, 16).detach())
+    minus = numbers.conj().imag  # a view of the imaginary part with its sign in a bit
+    plain = [draw(2, 4, 6, 16) for _ in range(3)]
+    for _ in range(2):
+        assert minus.is_neg()
+        close(sdpa(*plain[:2], minus), sdpa(*plain[:2], minus.resolve_neg()))
+        for one, other in zip(
+            torch.autograd.grad(sdpa(*plain), plain, minus),
+            torch.autograd.grad(sdpa(*plain), plain, minus.resolve_neg()),
+        ):
+            assert torch.equal(one, other)
+
+
+def test_threads_call_at_once(draw):
+    given = [[draw(1, 2, 3 + i, 8) for _ in range(3)] for i in range(4)]
+    wanted = [torch.autograd.grad(sdpa(*qkv).sin().sum(), qkv) for qkv in given]
+    found, wrong = [0] * 4, []
+
+    def work(i):
+        for _ in range(50):
+            grads = torch.autograd.grad(sdpa(*given[i]).sin().sum(), given[i])
+            wrong.extend(one for one, two in zip(grads, wanted[i]) if not torch.equal(one, two))
+            found[i] += 1
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [50] * 4 and not wrong
+
+
+def test_errors_speak_of_torchs_arguments_and_axes(draw):
+    q, k, v = draw(2, 4, 5, 16), draw(2, 4, 7, 16), draw(2, 4, 7, 16)
+    strided = torch.nested.nested_tensor([torch.randn(4, 5, 16)])
+    cases = [
+        (ValueError, "^attn_mask: has shape [[]3, 5]", lambda: sdpa(q, k, v, torch.ones(3, 5))),
+        (ValueError, "^attn_mask: has shape [[]3, 5]", lambda: sdpa(q, k, v, torch.ones(3, 5).bool())),
+        (ValueError, "^key: has 8 columns and query 16;", lambda: sdpa(q, k[..., :8], v)),
+        (ValueError, "^value: has 6 rows and key 7;", lambda: sdpa(q, k, v[:, :, :6])),
+        (ValueError, "^query, key, value: have the leading axes", lambda: sdpa(q, k.expand(3, 2, 4, 7, 16), v.expand(4, 2, 4, 7, 16))),
+        (ValueError, "^query, key, value: have dtypes", lambda: sdpa(q, k.half(), v)),
+        (TypeError, "^query: dtype torch.float64", lambda: sdpa(q.double(), k.double(), v.double())),
+        (ValueError, "^scale: nan is not finite", lambda: sdpa(q, k, v, scale=float("nan"))),
+        (TypeError, "^scale: 'a' is not a number", lambda: sdpa(q, k, v, scale="a")),
+        (NotImplementedError, "^key: lies on the meta device", lambda: sdpa(q, k.to("meta"), v)),
+        (NotImplementedError, "^query: is a torch.sparse_coo tensor", lambda: sdpa(q.to_sparse(), k, v)),
+        (NotImplementedError, "^query: is a nested tensor", lambda: sdpa(strided, k, v)),
+    ]  # fmt: skip
+    for kind, words, call in cases:
+        with pytest.raises(kind, match=words):
+            call()
 
 
 @pytest.mark.parametrize("flag", ["is_causal", "enable_gqa"])

@@ -279,6 +279,8 @@ def test_what_differentiation_cannot_do_is_refused(qkv):
         torch.autograd.grad(dq.sum(), q)
     with pytest.raises(NotImplementedError, match="forward-mode"):
         torch.func.jvp(lambda q: sirdar.torch.attention(q, k, v), (q.detach(),), (q.detach(),))
+    with pytest.raises(NotImplementedError, match="forward-mode"):
+        torch.func.hessian(lambda q: sirdar.torch.attention(q, k, v).sum())(q.detach())
     with pytest.raises(NotImplementedError, match="^dropout_p"):
         torch.func.vmap(lambda q: sirdar.torch.attention(q, k, v, dropout_p=0.5))(q[None])
     with pytest.raises(NotImplementedError, match="tensors"):

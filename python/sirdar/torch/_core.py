@@ -15,7 +15,7 @@ INPUTS = (
     "page_table", "document_q", "document_k",
 )  # fmt: skip
 
-_NOTHING = contextlib.nullcontext()
+NOTHING = contextlib.nullcontext()
 NUM_PLAIN_OPTIONS = 10  # those of a call without expressions, which the library takes as they are
 _Fields = namedtuple("_Fields", "score_mod mask_mod names tensors scalar_names scalars")
 
@@ -177,7 +177,7 @@ def backward(
     if rng is not None or tensors or len(options) > NUM_PLAIN_OPTIONS + 1:
         options = _options(options, tensors, rng)
     # out and lse may belong to a graph; nothing is recorded here.
-    with torch.no_grad() if torch.is_grad_enabled() else _NOTHING:
+    with torch.no_grad() if torch.is_grad_enabled() else NOTHING:
         grads = _functions.backward(
             dout, q, k, v, out, lse, dlse=dlse, needs_dbias=needs_dbias, needs_dsink=needs_dsink,
             needs_dtensors=wanted, **given, **options,

@@ -5,9 +5,7 @@ tenth. torch.func can differentiate these functions, which it cannot do with ope
 """
 
 import torch
-from torch.autograd import forward_ad
 
-from .. import _functions, _problem
 from . import _core, _ops, _vmap
 
 NUM_FIXED = 5 + _ops.NUM_OTHERS  # q, k, v, bias, sink and the others
@@ -18,13 +16,14 @@ def is_plain():
     return not torch.compiler.is_compiling() and not torch._C._len_torch_dispatch_stack()
 
 
-def _is_transformed():
+def is_transformed():
+    """torch.func is at work, at any level."""
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def is_mapped():
     """torch.func.vmap is at work, at any level."""
-    if torch.compiler.is_compiling() or not _is_transformed():
+    if torch.compiler.is_compiling() or not is_transformed():
         return False
     kinds = [level.key() for level in torch._C._functorch.get_interpreter_stack()]
     return torch._C._functorch.TransformType.Vmap in kinds
@@ -53,7 +52,7 @@ def _differentiate(ctx, dout, dlse, *_):
     needs = (*needs[:2], needs[2 + _ops.NUM_OTHERS :])
     run = _core.backward
     if torch.is_grad_enabled() or not is_plain():
-        run = _Backward.run if _is_transformed() else _ops.backward
+        run = _Backward.run if is_transformed() else _ops.backward
     *made, dtensors = _ops.gradients(run, ctx.saved_tensors, ctx.options, needs, dout, dlse)
     return None, None, *made, *(None,) * _ops.NUM_OTHERS, *dtensors
 
@@ -84,6 +83,15 @@ class _Forward(torch.autograd.Function):
         return None, None, None, *made, *dtensors
 
 
+def _refuse_tangents(ctx, *tangents):
+    """As a Hessian by forward over reverse asks."""
+    raise NotImplementedError(
+        "sirdar: forward-mode differentiation (jvp, jacfwd, hessian) was asked for, and attention has reverse "
+        "mode and first derivatives only; compute this part with "
+        "torch.nn.functional.scaled_dot_product_attention and its math backend."
+    )
+
+
 class _TransformedForward(torch.autograd.Function):
     """The same under torch.func, which wants it in this form; torch inspects the signature every time,
     which costs more than all the rest."""
@@ -91,6 +99,7 @@ class _TransformedForward(torch.autograd.Function):
     forward = staticmethod(_compute)
     setup_context = staticmethod(_save)
     backward = staticmethod(_differentiate)
+    jvp = staticmethod(_refuse_tangents)
 
     @staticmethod
     def vmap(info, in_dims, options, max_logit, *flat):
@@ -122,6 +131,7 @@ class _Backward(torch.autograd.Function):
         pass
 
     backward = staticmethod(_ops.refuse_second)
+    jvp = staticmethod(_refuse_tangents)
 
     @staticmethod
     def vmap(info, in_dims, options, *flat):
@@ -135,95 +145,6 @@ class _Backward(torch.autograd.Function):
         return tuple(grads), tuple(dims)
 
 
-_NO_ARRAYS = (None,) * (len(_functions._FORWARD) - 3)
-_DEFAULTS = tuple(_problem.OPTIONS.values())
-_CAUSAL, _SCALE, _ALIGNMENT, _LSE = (
-    tuple(_problem.OPTIONS).index(name)
-    for name in ("causal", "softmax_scale", "alignment", "return_lse")
-)
-
-
-def _values(is_causal, scale, lse):
-    """The options of a call, as sirdar.attention hands them down; causal masks aligned to the top left."""
-    values = list(_DEFAULTS)
-    values[_SCALE], values[_LSE] = scale, lse
-    if is_causal:
-        values[_CAUSAL], values[_ALIGNMENT] = True, "top_left"
-    return tuple(values)
-
-
-_PLAIN_VALUES = {
-    (is_causal, lse): _values(is_causal, None, lse)
-    for is_causal in (False, True)
-    for lse in (False, True)
-}
-
-
-class _Short(torch.autograd.Function):
-    """apply(query, key, value, is_causal, scale) of [batch, heads, seqlen, dim]: what _Forward does where
-    there is nothing but a causal mask and a scale."""
-
-    @staticmethod
-    def forward(ctx, query, key, value, is_causal, scale):
-        q, k, v = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
-        values = (
-            _values(is_causal, scale, True) if scale is not None else _PLAIN_VALUES[is_causal, True]
-        )
-        out, lse = _functions._forward((q, k, v, *_NO_ARRAYS), values, None, None, 0, 0)
-        result = out.transpose(1, 2).data  # no view, which could not be written into
-        ctx.save_for_backward(q, k, v, result, lse)
-        ctx.set_materialize_grads(False)
-        ctx.is_causal, ctx.scale = is_causal, scale
-        return result
-
-    @staticmethod
-    def backward(ctx, dout):
-        if dout is None:
-            return (None,) * 5
-        q, k, v, out, lse = ctx.saved_tensors
-        dout, out = dout.transpose(1, 2), out.transpose(1, 2)
-        results = {"dq": None, "dk": None, "dv": None}
-        if torch.is_grad_enabled() or not is_plain():
-            options = {"causal": ctx.is_causal, "softmax_scale": ctx.scale}
-            options["alignment"] = "top_left" if ctx.is_causal else "bottom_right"
-            nothing = (None,) * _ops.NUM_OTHERS
-            made = _ops.backward(dout, None, out, lse, q, k, v, None, None, [], *nothing, **options)
-        else:
-            given = {"dout": dout, "q": q, "k": k, "v": v, "out": out, "lse": lse}
-            values = (
-                _values(ctx.is_causal, ctx.scale, False)
-                if ctx.scale is not None
-                else _PLAIN_VALUES[ctx.is_causal, False]
-            )
-            _functions._backward(given, results, values, None, {}, (), 0, 0)
-            made = results.values()
-        return *(grad.transpose(1, 2) for grad in made), None, None
-
-
-def short(query, key, value, is_causal, scale):
-    """Attention of [batch, heads, seqlen, dim] with nothing but a causal mask and a scale, by the shortest way
-    there is; None where that is not so."""
-    device, dtype = query.device, query.dtype
-    if not (key.device == value.device == device and key.dtype is dtype and value.dtype is dtype):
-        return None
-    if not is_plain() or _is_transformed() or forward_ad._current_level >= 0:
-        return None
-    if device.type not in _KINDS or torch.is_autocast_enabled(device.type):
-        return None
-    if torch.is_grad_enabled() and (
-        query.requires_grad or key.requires_grad or value.requires_grad
-    ):
-        return None if dtype.itemsize == 1 else _Short.apply(query, key, value, is_causal, scale)
-    q, k, v = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
-    values = (
-        _values(is_causal, scale, False) if scale is not None else _PLAIN_VALUES[is_causal, False]
-    )
-    return _functions._forward((q, k, v, *_NO_ARRAYS), values, None, None, 0, 0).transpose(1, 2)
-
-
-_KINDS = frozenset(("cpu", "cuda"))
-
-
 def _wants_gradient(inputs):
     if not torch.is_grad_enabled():
         return False
@@ -233,7 +154,7 @@ def _wants_gradient(inputs):
 def forward(inputs, options, lse, max_logit):
     """(out, lse, ...) of plain tensors; lse is None where it is neither wanted nor needed for gradients.
     inputs: q, k, v, bias, sink, tensors, others."""
-    if _is_transformed():
+    if is_transformed():
         function = _TransformedForward
     elif _wants_gradient(inputs):
         function = _Forward

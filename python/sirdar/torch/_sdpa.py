@@ -7,9 +7,10 @@ from typing import Optional
 import torch
 from torch.overrides import TorchFunctionMode
 
-from . import _core, _eager
+from . import _core, _short
 from ._attention import attention, check_tensor
 
+_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter, type(None), bool, int, float))
 _builtin = torch.nn.functional.scaled_dot_product_attention
 _noticed = set()
 
@@ -35,6 +36,17 @@ def _check_heads(query, key, value, enable_gqa):
             f"query, key, value: have {heads[0]}, {heads[1]} and {heads[2]} heads; they must be equal "
             "(or 1): pass enable_gqa=True where query heads share those of key and value."
         )
+
+
+def _leading_axes(query, key, value):
+    shapes = [tensor.shape[:-3] for tensor in (query, key, value)]
+    try:
+        return torch.broadcast_shapes(*shapes)
+    except RuntimeError:
+        said = " and ".join(str(list(shape)) for shape in shapes)
+        raise ValueError(
+            f"query, key, value: have the leading axes {said}; they must be equal, or 1."
+        ) from None
 
 
 def _flag(name, value):
@@ -119,6 +131,22 @@ def scaled_dot_product_attention(
     A row without a visible key gives 0. Dropout draws from torch's generator (torch.manual_seed), but
     drops other weights than torch does. float64 is refused.
     """
+    if type(dropout_p) in (float, int) and dropout_p == 0:
+        out = _short.attention(query, key, value, attn_mask, is_causal, scale, enable_gqa)
+        if out is not None:
+            return out
+    if torch.compiler.is_compiling():  # errors are the compiler's then
+        return _attend(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    try:
+        return _attend(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    except (NotImplementedError, TypeError, ValueError, RuntimeError) as error:
+        refusal = _in_these_words(error, query, key, value, attn_mask)
+        if refusal is None:
+            raise
+    raise refusal
+
+
+def _attend(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa):
     if isinstance(scale, torch.Tensor):
         scale = _core.number("scale", scale)
     if type(is_causal) is not bool:
@@ -130,17 +158,12 @@ def scaled_dot_product_attention(
         if not heads == heads_kv == value.shape[1]:
             _check_heads(query, key, value, enable_gqa)
         if enable_gqa or heads == heads_kv == value.shape[1]:
-            if attn_mask is None and type(dropout_p) is float and dropout_p == 0.0:
-                out = _eager.short(query, key, value, is_causal, scale)
-                if out is not None:
-                    return out
             q, k, v = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
             masks = _mask_arguments(attn_mask, is_causal, query, query.shape[:1])
             out = attention(q, k, v, dropout_p=dropout_p, softmax_scale=scale, **masks)
             return out.transpose(1, 2)
     _check(query, key, value, enable_gqa)
-    shapes = [tensor.shape[:-3] for tensor in (query, key, value)]
-    leading = torch.broadcast_shapes(*shapes)
+    leading = _leading_axes(query, key, value)
     heads = max(tensor.shape[-3] if tensor.dim() > 2 else 1 for tensor in (query, key, value))
     if not enable_gqa and query.dim() > 2 and query.shape[-3] != heads:
         query = query.expand(*query.shape[:-3], heads, *query.shape[-2:])
@@ -154,6 +177,46 @@ def scaled_dot_product_attention(
     if rank == 2:
         return out[0, 0]
     return out.unflatten(0, leading) if leading else out[0]
+
+
+_WORDS = {
+    "q": "query", "k": "key", "v": "value", "bias": "attn_mask", "mask": "attn_mask",
+    "softmax_scale": "scale", "q, k, v": "query, key, value",
+}  # fmt: skip
+
+
+def _in_these_words(error, query, key, value, attn_mask):
+    """A refusal as the caller of this function can understand it: other names, and shapes in torch's order of
+    axes. None for an error that is none of the library's."""
+    try:
+        for name, tensor in (("query", query), ("key", key), ("value", value)):
+            check_tensor(name, tensor)
+        _check_shapes(query, key, value, attn_mask)
+    except (NotImplementedError, TypeError, ValueError) as refusal:
+        return refusal.with_traceback(None)
+    name, colon, rest = str(error).partition(": ")
+    if not colon or name not in _WORDS:
+        return None
+    return type(error)(f"{_WORDS[name]}: {rest}")
+
+
+def _check_shapes(query, key, value, attn_mask):
+    """ValueError for sizes that do not fit, of which attention() would speak in its own order of axes."""
+    if key.shape[-1] != query.shape[-1]:
+        raise ValueError(
+            f"key: has {key.shape[-1]} columns and query {query.shape[-1]}; they must be equal."
+        )
+    if value.shape[-2] != key.shape[-2]:
+        raise ValueError(
+            f"value: has {value.shape[-2]} rows and key {key.shape[-2]}; they must be equal."
+        )
+    if isinstance(attn_mask, torch.Tensor):
+        rows = (*query.shape[:-1], key.shape[-2])
+        sizes = zip(reversed(attn_mask.shape), reversed(rows))
+        if any(size not in (1, wanted) for size, wanted in sizes):
+            raise ValueError(
+                f"attn_mask: has shape {list(attn_mask.shape)}; what broadcasts to {list(rows)} is needed."
+            )
 
 
 def _call(fallback, args, kwargs):
@@ -212,8 +275,19 @@ class _Replacement:
         thread = threading.get_ident()
         for owner, fallback in reversed(self.active):
             if owner == thread:
-                return _call(fallback, args, kwargs)
+                with _unasked(args, kwargs):
+                    return _call(fallback, args, kwargs)
         return _builtin(*args, **kwargs)
+
+
+def _unasked(args, kwargs):
+    """Modes see every question that is put to a tensor, which takes longer than a short call: where the context's
+    own is the only one, it is not asked."""
+    if torch._C._len_torch_function_stack() == 1:
+        is_plain = all(type(one) in _PLAIN for one in (*args, *kwargs.values()))
+        if is_plain and type(torch._C._get_function_stack_at(0)) is _Mode:
+            return torch._C.DisableTorchFunction()
+    return _core.NOTHING
 
 
 _replacement = _Replacement()
