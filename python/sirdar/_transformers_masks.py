@@ -1,6 +1,9 @@
 """The masks that transformers describes by functions, as options of sirdar.torch.attention: nothing of the size
 [seqlen_q, seqlen_k] is made. What is not recognised is left to transformers, which makes a boolean tensor."""
 
+import functools
+import sys
+
 import torch
 from transformers import masking_utils
 
@@ -159,6 +162,33 @@ _FACTS = {
 }  # fmt: skip
 
 
+@functools.lru_cache(maxsize=None)
+def _asks_interface(module):
+    """Whether a file of transformers gets its attention from the interface, or leaves it to models that do."""
+    names = vars(sys.modules[module])
+    if "ALL_ATTENTION_FUNCTIONS" in names:
+        return True
+    return any(getattr(one, "_supports_attention_backend", False) is True for one in names.values())
+
+
+def _refuse_own_attention():
+    """A model that takes masks by attn_implementation, and then adds them to scores of its own, would compute
+    something else than attention: the masks made here are boolean, or none."""
+    frame = sys._getframe(2)
+    for _ in range(8):
+        module = frame.f_globals.get("__name__", "")
+        if module.startswith("transformers.models."):
+            if not _asks_interface(module):
+                raise NotImplementedError(
+                    f"attn_implementation: {module} computes attention by itself and does not ask for another; "
+                    'load this model with attn_implementation="eager".'
+                )
+            return
+        frame = frame.f_back
+        if frame is None:
+            return
+
+
 def make_mask(
     batch_size, q_length, kv_length, q_offset=0, kv_offset=0,
     mask_function=masking_utils.causal_mask_function, attention_mask=None, allow_is_causal_skip=True,
@@ -166,6 +196,8 @@ def make_mask(
 ):  # fmt: skip
     """transformers' mask interface: None where nothing is hidden but by a causal mask that the model knows of,
     a Mask where attention() has it, else a boolean tensor."""
+    if not torch.compiler.is_compiling():
+        _refuse_own_attention()
     given = {
         "batch_size": batch_size, "q_length": q_length, "kv_length": kv_length, "q_offset": q_offset,
         "kv_offset": kv_offset, "mask_function": mask_function, "attention_mask": attention_mask,

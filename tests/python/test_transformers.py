@@ -178,3 +178,10 @@ def test_attention_weights_are_refused():
     _, ours = pair(CONFIGURATIONS["llama"]())
     with pytest.raises(NotImplementedError, match="^output_attentions"):
         ours(tokens(1, 3), output_attentions=True)
+
+
+def test_a_model_with_attention_of_its_own_is_refused():
+    config = transformers.BloomConfig(vocab_size=64, hidden_size=32, n_layer=1, n_head=4)
+    _, ours = pair(config)
+    with pytest.raises(NotImplementedError, match="^attn_implementation: .*bloom.* by itself"):
+        ours(tokens(1, 3))
