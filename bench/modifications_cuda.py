@@ -1,9 +1,9 @@
 """Times Sirdar's forward or backward with masks and score modifications on one GPU.
 
     python3 bench/modifications_cuda.py build/release/libsirdar.so [--backward] [--rounds 4]
-        [--only alibi,bias]
+        [--only alibi,bias] [--dtype bf16]
 
-bf16, B2 H16 S8192 D128, random normal. TFLOP/s count the visible pairs alone. Problems take turns in
+B2 H16 S8192 D128, random normal. TFLOP/s count the visible pairs alone. Problems take turns in
 random order, L2 is flushed before every call, the median counts. A small problem of each kind is
 compared with float64 first, and a wrong one ends the run; of the backward two runs must have the same
 bits.
@@ -19,6 +19,7 @@ import torch
 from sirdar_ctypes import Library
 
 BATCH, HEADS, SEQLEN, HEAD_DIM = 2, 16, 8192, 128
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Modification:
@@ -78,14 +79,18 @@ def modifications(seqlen):
 
 
 class Case:
+    dtype = "bf16"  # of q, k and v
+
     def __init__(self, library, modification, seqlen):
         self.modification = modification
         self.q, self.k, self.v = (
-            torch.randn(modification.batch, seqlen, HEADS, HEAD_DIM, device="cuda", dtype=torch.bfloat16)
+            torch.randn(
+                modification.batch, seqlen, HEADS, HEAD_DIM, device="cuda", dtype=DTYPES[self.dtype]
+            )
             for _ in range(3)
         )
         self.out = torch.full_like(self.q, math.nan)
-        words = f"fwd b{modification.batch} s{seqlen} h{HEADS} d{HEAD_DIM} bf16{modification.words}"
+        words = f"fwd b{modification.batch} s{seqlen} h{HEADS} d{HEAD_DIM} {self.dtype}{modification.words}"
         self.plan = library.plan(words, device="cuda")
         self.tensors = {name: draw() for name, draw in modification.tensors.items()}
         for name in ("q", "k", "v", "out"):
@@ -117,7 +122,7 @@ class BackwardCase(Case):
     def __init__(self, library, modification, seqlen):
         super().__init__(library, modification, seqlen)
         self.lse = torch.empty(modification.batch, HEADS, seqlen, device="cuda")
-        words = f"b{modification.batch} s{seqlen} h{HEADS} d{HEAD_DIM} bf16{modification.words}"
+        words = f"b{modification.batch} s{seqlen} h{HEADS} d{HEAD_DIM} {self.dtype}{modification.words}"
         forward = library.plan(f"fwd {words} lse", device="cuda")
         self.plan = library.plan(f"bwd {words}", device="cuda")
         self.dout = torch.randn_like(self.q)
@@ -152,8 +157,10 @@ def main():
     parser.add_argument("--backward", action="store_true")
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--only", help="names, comma by comma")
+    parser.add_argument("--dtype", choices=list(DTYPES), default=Case.dtype)
     arguments = parser.parse_args()
     library = Library(arguments.library)
+    Case.dtype = arguments.dtype
     large, small = modifications(SEQLEN), modifications(300)
     lengths = {name: SEQLEN for name in large}
     # As long as one of the documents, and as many rows in all.

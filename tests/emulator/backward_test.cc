@@ -1,6 +1,7 @@
 // The Hopper backward on the emulated machine, its three kernels as the library launches them, held
 // against float64 on hostile arguments: with gaps of NaN between rows, and a workspace of large
 // numbers.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -22,6 +23,8 @@ namespace sirdar::emulator_tests {
 namespace {
 
 constexpr const char* kList = SIRDAR_SOURCE_DIR "/tests/emulator/backward.txt";
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInf = std::numeric_limits<double>::infinity();
 
 // What is wrong, or "". The blocks of the main kernel wait for each other: all run at one time.
 std::string launch_all(const ListedKernels& kernels, const std::vector<cuda::Step>& steps,
@@ -136,28 +139,51 @@ void fill_row(const TensorView& view, int64_t row, double even, double odd) {
 
 // What some rows and keys of a tile do not see reaches only those that do.
 TEST(EmulatedBackwardHidden, NanAndInfinity) {
-  const double nan = std::nan(""), infinity = std::numeric_limits<double>::infinity();
-  std::vector<std::string> problems = {"bwd b1 s130 h1 d128 bf16 causal",
-                                       "bwd b1 s130 hq2 hkv1 d64 bf16 window:50,10",
-                                       "bwd b1 s100 h1 d192 dv128 bf16 causal"};
+  std::vector<std::string> problems = {
+      "bwd b1 s130 h1 d128 bf16 causal", "bwd b1 s130 hq2 hkv1 d64 bf16 window:50,10",
+      "bwd b1 s100 h1 d192 dv128 bf16 causal", "bwd b1 s130 hq2 hkv1 d128 bf16 alibi causal",
+      "bwd b1 s130 h1 d64 bf16 bias document"};
   if (runs_everything()) {
     problems.insert(
         problems.end(),
         {"bwd b1 sq130 sk200 hq4 hkv2 d128 fp16 dlse", "bwd b1 s130 h2 d128 fp16 causal",
          "bwd b2 sq140 sk190 h2 d64 bf16 seqused_q seqused_k causal",
-         "bwd b1 sq200 sk150 h1 d128 bf16 window:60,10 nondeterministic"});
+         "bwd b1 sq200 sk150 h1 d128 bf16 window:60,10 nondeterministic",
+         "bwd b1 s130 h1 d64 bf16 softcap:30 causal", "bwd b1 s130 h2 d64 bf16 mask:qk",
+         "bwd b1 s130 h1 d192 dv128 bf16 softcap:3 window:60,20",
+         "bwd b1 s130 h2 d128 bf16 bias causal", "bwd b2 s130 h2 d64 bf16 bias:hk:fp32 seqused_k",
+         "bwd b1 s130 h1 d256 bf16 causal mask_mod:\"k % 3 > 0\" nondeterministic",
+         "bwd b1 s130 h2 d128 bf16 bias:hqk:bf16 document score_mod:\"score - 0.1 * abs(q_pos - "
+         "k)\" sink dsink",
+         "bwd b1 s130 h2 d128 fp16 alibi causal", "bwd b1 s130 h2 d128 fp16 document causal",
+         "bwd b1 s130 h1 d128 fp16 softcap:2"});
   }
   for (const std::string& text : problems) {
     expect_right(text, 3, 16, [&](check::Inputs& inputs) {
       Args& args = inputs.args();
-      fill_row(args.q, 20, nan, 1);
-      fill_row(args.k, 75, 1, nan);
-      fill_row(args.v, 80, nan, -infinity);
-      fill_row(args.v, 45, 2, infinity);
-      fill_row(args.dout, 30, infinity, 1);
-      fill_row(args.dout, 70, infinity, nan);
+      fill_row(args.q, 20, kNaN, 1);
+      fill_row(args.k, 75, 1, kNaN);
+      fill_row(args.v, 80, kNaN, -kInf);
+      fill_row(args.v, 45, 2, kInf);
+      fill_row(args.dout, 30, kInf, 1);
+      fill_row(args.dout, 70, kInf, kNaN);
       inputs.refresh_saved();
     });
+  }
+}
+
+// Nor does it reach what an expression makes of it where that does not look at the score.
+TEST(EmulatedBackwardHidden, WhatALogitDoesNotDependOn) {
+  for (const char* dtype : {"bf16", "fp16"}) {
+    expect_right(
+        fmt::format("bwd b1 sq50 sk70 h1 d64 {} score_mod:\"q > 11 ? max(score, 0.1) * score : k < "
+                    "3 ? 0.0 : 3.0 * tanh(score / 3.0)\" causal",
+                    dtype),
+        3, 16, [&](check::Inputs& inputs) {
+          fill_row(inputs.args().k, 1, kNaN, 1);
+          fill_row(inputs.args().k, 40, kInf, 1);
+          inputs.refresh_saved();
+        });
   }
 }
 

@@ -26,15 +26,16 @@ TEST(CudaBackward, ServesWhatItsTilesFit) {
         "bwd b2 s64 d64 bf16 ragged:80,90", "bwd b2 s64 d64 bf16 seqused_k", "bwd s64 d64 fp16",
         "bwd s64 d64 bf16 softcap:9 alibi causal:top-left", "bwd s64 d64 bf16 sink dsink",
         "bwd s64 d64 bf16 document mask:qk", "bwd s64 d64 bf16 bias:hk:fp32 mask_mod:\"k > 3\"",
-        "bwd s64 d64 bf16 score_mod:\"score * 2.0\""}) {
+        "bwd s64 d64 bf16 score_mod:\"score * 2.0\"", "bwd s64 d64 fp16 softcap:9 document bias",
+        "bwd s64 d64 fp16 score_mod:\"score * 2.0\""}) {
     const Result<Plan> plan = planned(text);
     ASSERT_TRUE(plan.ok()) << plan.status().message();
     EXPECT_EQ(plan.value().name(), "cuda.sm90.backward") << text;
   }
   for (const char* text :
-       {"bwd s64 d264 bf16", "bwd s64 d64 fp16 softcap:9", "bwd s64 d100 bf16", "bwd s64 d64 fp32",
-        "bwd s64 d64 bf16 scale:0", "bwd s64 d64 bf16 softcap:9 dropout:0.1",
-        "bwd sq0 sk64 d64 bf16", "bwd sq64 sk0 d64 bf16", "bwd b2 s64 d64 bf16 ragged:0,0"}) {
+       {"bwd s64 d264 bf16", "bwd s64 d100 bf16", "bwd s64 d64 fp32", "bwd s64 d64 bf16 scale:0",
+        "bwd s64 d64 bf16 softcap:9 dropout:0.1", "bwd sq0 sk64 d64 bf16", "bwd sq64 sk0 d64 bf16",
+        "bwd b2 s64 d64 bf16 ragged:0,0"}) {
     const Result<Plan> plan = planned(text);
     ASSERT_TRUE(plan.ok()) << plan.status().message();
     EXPECT_EQ(plan.value().name(), "cuda.rows.backward") << text;

@@ -301,6 +301,7 @@ Result<std::vector<cuda::Step>> make_steps(const Problem& problem, const Backwar
   cuda::Step convert =
       step_of(BackwardPass::convert, int64_t{params.batch} * params.num_heads * params.num_tiles);
   convert.is_programmatic = true;
+  if (restores(config)) convert.params = modified.value();
   std::vector<cuda::Step> steps;
   if (config.has_mask_mod) {
     const WalkView& walk = params.walk;

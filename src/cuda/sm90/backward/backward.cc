@@ -50,10 +50,6 @@ Status supports(const Problem& problem, const Device& device) {
                     "parameters, about 50 tensors",
                     cuda::kMaxParamBytes));
   }
-  if (problem.dtype_q == DType::fp16 && is_modified(choose_backward_config(problem))) {
-    return unsupported(
-        "takes masks and logit terms beyond lengths, causal, windows and chunks in bf16 alone");
-  }
   if (std::abs(problem.scale()) < kLeastScale) {
     return unsupported(fmt::format("takes a softmax_scale of {:g} or more in magnitude, not {:g}",
                                    kLeastScale, problem.scale()));
@@ -140,8 +136,9 @@ KernelSource companion_of(const KernelSource& backward, std::string type, std::s
 }
 
 void add_modification(const expression::DeviceModification& modification, KernelSource& source) {
+  if (modification.is_empty()) return;
   source.definitions = modification.definition;
-  source.function = "modified_backward";
+  source.function = "modified_" + source.function;
   source.params_type = "ModifiedBackwardParams<Modification>";
   source.entry += "_modified";
 }
@@ -157,14 +154,15 @@ KernelSource source_of(const Problem& problem, const BackwardConfig& config, Bac
       source.shared_bytes = shared_bytes(PrepareConfig{config});
       break;
     case BackwardPass::backward:
-      if (!modification.is_empty()) add_modification(modification, source);
+      add_modification(modification, source);
       break;
     case BackwardPass::convert:
       source = companion_of(source, "ConvertConfig", "convert");
       source.threads = kConvertThreads;
       source.min_blocks = config.num_sums == 1 ? 8 : 5;       // more values of a thread
-      source.spill_bytes_known = restores(config) ? 128 : 0;  // by what is made again
+      source.spill_bytes_known = restores(config) ? 256 : 0;  // by what is made again
       source.shared_bytes = shared_bytes(ConvertConfig{config});
+      if (restores(config)) add_modification(modification, source);
       break;
     case BackwardPass::sink_gradient:
       source = companion_of(source, "SinkConfig", "sink_gradient");

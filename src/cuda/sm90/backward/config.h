@@ -86,9 +86,11 @@ constexpr bool is_masked(const BackwardConfig& c) {
 constexpr bool is_scaled(const BackwardConfig& c) { return c.element == Element::fp16; }
 
 // Whether results that are not finite are looked at again (restore.cuh): where pairs of a tile are
-// hidden, and where weights or dS could leave fp16. Modified logits are not made again.
+// hidden, a bias of -inf and an expression that does not look at the score among what hides; and
+// where weights or dS could leave fp16.
 constexpr bool restores(const BackwardConfig& c) {
-  return !is_modified(c) && (c.mask != MaskForm::full || c.has_lengths || is_scaled(c));
+  const bool hides = c.has_mask_mod || c.has_score_mod || c.bias != Bias::none;
+  return hides || c.mask != MaskForm::full || c.has_lengths || is_scaled(c);
 }
 inline constexpr int kLostWords = 8;  // of a key block
 
@@ -198,8 +200,8 @@ constexpr bool is_valid(const BackwardConfig& c) {
       c.num_sums == 1 || (c.is_deterministic && (c.num_sums == 2 || c.num_sums == 4));
   const bool has_cluster = c.cluster_size == 1 || (c.cluster_size == 2 && is_wide(c) &&
                                                    columns(c.head_dim) == 256 && !c.has_mask_mod);
-  // dS of both blocks is added up: it must be multiplied by the same. Slopes have no bound.
-  const bool has_scale = !is_scaled(c) || (c.cluster_size == 1 && !is_modified(c));
+  // dS of both blocks is added up: it must be multiplied by the same.
+  const bool has_scale = !is_scaled(c) || c.cluster_size == 1;
   const bool may_stage_bias = c.num_stages_bias == 0 || (c.bias != Bias::none && !is_wide(c));
   return has_shape && may_stage_bias && fits_registers && has_sums && has_cluster && has_scale &&
          c.num_slots <= num_unit_barriers(c) && shared_bytes(c) <= kMostSharedBytes;

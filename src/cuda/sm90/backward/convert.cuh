@@ -83,15 +83,19 @@ SIRDAR_DEVICE uint32_t convert_tile(const BackwardParams& params, int thread, in
   return lost;
 }
 
-template <ConvertConfig config>
-SIRDAR_DEVICE void convert(const BackwardParams& params) {
+template <ConvertConfig config, class Modification = language::NoModification>
+SIRDAR_DEVICE void convert(const BackwardParams& params, const Modification& modification = {}) {
   const int thread = ptx::thread_idx_x(), lane = thread % 32;
   ptx::griddepcontrol_wait();
   const uint32_t lost = convert_tile<config.backward>(params, thread, lane);
   if constexpr (restores(config.backward)) {
-    if (lost != 0) restore_queries<config.backward>(params, lost, thread / 32, lane);
-    restore_keys<config.backward>(params, thread / 32, lane);
+    restore<config.backward>(params, modification, lost, thread / 32, lane);
   }
+}
+
+template <ConvertConfig config, class Modification>
+SIRDAR_DEVICE void modified_convert(const ModifiedBackwardParams<Modification>& params) {
+  convert<config>(params.backward, params.modification);
 }
 
 }  // namespace sirdar::sm90

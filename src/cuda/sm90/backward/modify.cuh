@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cuda/expression/modification.cuh"
+#include "cuda/sm90/backward/peaks.cuh"
 #include "cuda/sm90/backward/walk.cuh"
 #include "cuda/sm90/forward/soft_cap.h"
 #include "cuda/sm90/fragment.cuh"
@@ -197,6 +198,15 @@ struct TileLogits {
     return {logit, ptx::fma_of(logit * params.softcap_slope, logit, 1.0f)};
   }
 
+  // Of fp16 weights are kept times a power of two, as KeyRows::weight() says; where logits have
+  // slopes `start` has that.
+  SIRDAR_DEVICE float plain_exponent(float score) const {
+    if constexpr (is_scaled(config)) {
+      return ptx::fma_of(score, params.scale_log2, kWeightExponent);
+    }
+    return score * params.scale_log2;
+  }
+
   // Of score register i.
   template <bool kSaturates, class Row, class Key>
   SIRDAR_DEVICE Weight weight(float score, float start, int i, const Row& of_row,
@@ -210,7 +220,7 @@ struct TileLogits {
     }
     const float far = ptx::absolute(distance + static_cast<float>(column - 8 * lower));
     if constexpr (!has_slopes(config)) {
-      float exponent = score * params.scale_log2;
+      float exponent = plain_exponent(score);
       if constexpr (config.bias != Bias::none) exponent = ptx::fma_of(bias, kLog2e, exponent);
       if constexpr (config.has_alibi) exponent = ptx::fma_of(-alibi_slope, far, exponent);
       if constexpr (config.bias != Bias::none) exponent = bias == kMinusInfinity ? bias : exponent;

@@ -88,7 +88,10 @@ struct Prepare {
       }
       const long long index = tile_index(params, sequence, head, 0) * kBackward.block_m + row;
       const bool is_empty = lse == kMinusInfinity;  // no key is seen, or there is no such row
-      params.start_lse[index] = is_empty ? params.hidden : -lse * params.inverse_scale;
+      float start = is_empty ? params.hidden : -lse * params.inverse_scale;
+      // Exponents begin with it, and weights are kept times a power of two.
+      if constexpr (is_scaled(kBackward) && has_slopes(kBackward)) start += kWeightExponent;
+      params.start_lse[index] = start;
       params.start_delta[index] = is_empty ? 0.0f : -delta;
       if constexpr (is_scaled(kBackward)) {
         const uint32_t square = ptx::load_shared(sums + kPrepareBytes + 4 * place);

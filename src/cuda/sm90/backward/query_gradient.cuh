@@ -162,13 +162,14 @@ struct QueryGradient : ScaleFactor<is_scaled(config)> {  // from what dS is stor
       const KeyBlock block = block_of<config>(params, item);
       if (!has_keys<config>(params, block)) continue;
       ptx::mbarrier_wait(s.k_full(), parity);
+      if constexpr (is_scaled(config)) find_peaks(block, parity);
+      Walk<config> walk(block, params);
+      // Where there is no tile other warps may be at the next block's already.
       if constexpr (is_scaled(config)) {
-        find_peaks(block, parity);
-        // Where there is no tile other warps may be at the next block's already.
-        if (block.end > block.begin) this->factor = inverse_of(wait_for_scale(s, parity));
+        if (!walk.is_done()) this->factor = inverse_of(wait_for_scale(s, parity));
       }
       parity ^= 1;
-      for (Walk<config> walk(block, params); !walk.is_done(); walk.advance()) {
+      for (; !walk.is_done(); walk.advance()) {
         ptx::mbarrier_wait(s.ds_full(ds_ring.stage), ds_ring.parity);
         if constexpr (config.cluster_size > 1) {
           ptx::mbarrier_wait(s.peer_ds_full(ds_ring.stage), ds_ring.parity);
