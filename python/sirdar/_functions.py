@@ -231,6 +231,8 @@ def attention(
 
     Raises ValueError for what is illegal, TypeError for what is no array or number, NotImplementedError for
     what no implementation that may run here computes. Nothing is written then.
+
+    What is meant: docs/semantics.md; sources: [Vaswani17], [Dao22 alg. 1] of docs/references.md.
     """
     if score_mod is not None or mask_mod is not None:
         score_mod, mask_mod, tensors, scalars = _traced(score_mod, mask_mod, tensors, scalars)
@@ -260,7 +262,8 @@ def attention_varlen(
     q [total_q, num_heads_q, head_dim]; k, v [total_k, num_heads_kv, head_dim(_v)]; cu_seqlens_q, cu_seqlens_k
     [batch + 1] int32, where sequences start, from 0 to the total. seqlen_q, seqlen_k: the longest sequence or
     more; on the CPU they are found, on a GPU, whose memory is not looked at, they must be given. Everything
-    else as in sirdar.attention. Returns out [total_q, num_heads_q, head_dim_v], lse [num_heads_q, total_q].
+    else as in sirdar.attention. Returns out [total_q, num_heads_q, head_dim_v], lse [num_heads_q, total_q]. Raises as
+    sirdar.attention does, and ValueError for offsets that do not fit the rows.
     """
     return attention(
         q,
@@ -282,7 +285,8 @@ def decode(
     q [batch, num_heads_q, head_dim] for one new query each, or [batch, seqlen_q, num_heads_q, head_dim]; k, v the
     cache [batch, seqlen_k, num_heads_kv, head_dim(_v)] with seqused_k [batch] int32, the keys that are real, the
     new ones included; or pages of it, [num_pages, page_size, ...], with page_table too. Returns out in q's shape;
-    for one new query each, lse and max_logit are [batch, num_heads_q], whether returned or given.
+    for one new query each, lse and max_logit are [batch, num_heads_q], whether returned or given. Raises as
+    sirdar.attention does; source of the pages: [Kwon23] of docs/references.md.
     """
     if len(getattr(q, "shape", ())) != 3 or options.get("cu_seqlens_q") is not None:
         return attention(q, k, v, causal=causal, **options)
@@ -381,7 +385,8 @@ def backward(
     dlse, like lse, fp32: a gradient of lse. needs_dbias, needs_dsink and needs_dtensors (names of fp32 tensors
     that the expressions read) ask for more gradients. dq, dk, dv: written into instead of made.
 
-    Returns Gradients(dq, dk, dv, dbias, dsink, dtensors). Raises as sirdar.attention does.
+    Returns Gradients(dq, dk, dv, dbias, dsink, dtensors). Raises as sirdar.attention does. Source: [Dao22 alg. 4]
+    of docs/references.md.
     """
     if score_mod is not None or mask_mod is not None:
         score_mod, mask_mod, tensors, scalars = _traced(score_mod, mask_mod, tensors, scalars)
@@ -480,7 +485,9 @@ def merge(
     """Merges two partial results over disjoint keys of the same queries into (out, lse).
 
     out_a, out_b [batch, seqlen_q, num_heads_q, head_dim_v] or ragged [total_q, ...]; lse_a, lse_b fp32 as
-    sirdar.attention returns them. (0, -inf) is the identity, bit for bit. On the CPU, or torch tensors anywhere.
+    sirdar.attention returns them. (0, -inf) is the identity, bit for bit. On the CPU, or torch tensors anywhere:
+    NotImplementedError for others. ValueError for shapes or dtypes that do not fit. Source: [Milakov18] of
+    docs/references.md.
     """
     arguments = dict(out_a=out_a, lse_a=lse_a, out_b=out_b, lse_b=lse_b)
     kind = _tensor.kind_of(out_a, "out_a")

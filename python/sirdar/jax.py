@@ -9,6 +9,7 @@ is a GPU it is refused: a copy to the host and back would not be what was asked 
 
 import contextlib
 import functools
+from typing import Any, Tuple, Union
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +29,9 @@ _ARRAYS = (
 _NOT_HERE = ("out", "lse", "max_logit", "return_max_logit")
 
 
-def attention(q, k, v, *, return_lse=False, **options):
+def attention(
+    q: Any, k: Any, v: Any, *, return_lse: bool = False, **options: Any
+) -> Union[jax.Array, Tuple[jax.Array, jax.Array]]:
     """sirdar.attention for JAX arrays, traced or not; arguments, shapes and errors are the same.
 
     Gradients flow to q, k, v, bias, sink and the fp32 arrays of tensors, from out and from lse; where

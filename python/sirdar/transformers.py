@@ -94,7 +94,7 @@ def attention_forward(
     return out, None
 
 
-def register(name=NAME):
+def register(name: str = NAME) -> None:
     """Makes attn_implementation=name this library's, for models that are loaded from now on."""
     transformers.AttentionInterface.register(name, attention_forward)
     transformers.AttentionMaskInterface.register(name, make_mask)

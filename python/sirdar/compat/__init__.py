@@ -68,7 +68,7 @@ def _foreign():
     ]
 
 
-def install(replace=False):
+def install(replace: bool = False) -> None:
     """Makes `import flash_attn`, `flash_attn_2_cuda` and `flash_attn_interface` find this library's.
 
     An installed flash-attn is passed over. One that was imported before keeps being used by who holds
@@ -88,7 +88,7 @@ def install(replace=False):
         sys.meta_path.insert(0, _Finder)
 
 
-def uninstall():
+def uninstall() -> None:
     """Undoes install(); modules that were imported stay what they are, as do torch.ops.flash_attn_3."""
     for name in _MODULES:
         if name in sys.modules and sys.modules[name].__name__.startswith(__name__):

@@ -1,7 +1,7 @@
 """sirdar.torch.attention: checks and defaults around the operators of _ops.py."""
 
 import inspect
-from typing import Callable, Dict, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Optional, Tuple, Union
 
 import torch
 from torch.autograd import forward_ad
@@ -242,10 +242,11 @@ def attention_varlen(
     cu_seqlens_k: torch.Tensor,
     seqlen_q: int,
     seqlen_k: int,
-    **options,
+    **options: Any,
 ) -> Union[torch.Tensor, Tuple[torch.Tensor, ...]]:
     """attention() of sequences that lie end to end: q [total_q, num_heads_q, head_dim], sequence b in
-    rows cu_seqlens_q[b] to cu_seqlens_q[b + 1]; no length exceeds seqlen_q. K and V likewise."""
+    rows cu_seqlens_q[b] to cu_seqlens_q[b + 1]; no length exceeds seqlen_q. K and V likewise. Returns and raises
+    as attention()."""
     return attention(
         q, k, v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
         seqlen_q=seqlen_q, seqlen_k=seqlen_k, **options,
@@ -268,11 +269,12 @@ def backward(
     lse: torch.Tensor,
     *,
     dlse: Optional[torch.Tensor] = None,
-    **options,
+    **options: Any,
 ) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The backward pass by itself, for those who keep out and lse: dq, dk, dv of a call of attention()
     with the same options. out and lse are honoured: they may belong to a larger problem, of which
-    these keys are a part (ring attention). With dropout pass the dropout_rng of the forward pass.
+    these keys are a part (ring attention). With dropout pass the dropout_rng of the forward pass. Raises what
+    docs/torch.md lists.
     """
     for name in options:
         if name not in _DEFAULTS:

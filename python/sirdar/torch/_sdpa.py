@@ -129,7 +129,8 @@ def scaled_dot_product_attention(
     As torch has it: is_causal is aligned to the top left corner, a bool attn_mask shows where it is
     true, a floating one is added to the scores and may have a gradient, leading axes broadcast.
     A row without a visible key gives 0. Dropout draws from torch's generator (torch.manual_seed), but
-    drops other weights than torch does. float64 is refused.
+    drops other weights than torch does. float64 is refused. Returns [..., num_heads_q, seqlen_q, dim of value].
+    Raises what docs/torch.md lists, in the words of this signature.
     """
     if type(dropout_p) in (float, int) and dropout_p == 0:
         out = _short.attention(query, key, value, attn_mask, is_causal, scale, enable_gqa)
