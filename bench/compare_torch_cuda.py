@@ -2,11 +2,14 @@
 
     python3 bench/compare_torch_cuda.py build/release/libsirdar.so [--head-dims 64,128,256]
         [--seqlens 512,1024,2048,4096,8192,16384] [--rounds 6] [--check] [--json FILE]
+        [--variant "block_n=80 num_stages_k=2"]...
 
 16,384 tokens and 2048 columns in all, random normal bf16, rows of [batch, seqlen, heads, head_dim].
-FLOP = 4 * batch * heads * seqlen^2 * head_dim, half for causal. Implementations take turns in random
-order, each with its own warm-up; L2 is flushed before every call; the median over all rounds counts.
-A result is compared with float64 first, and a wrong one ends the run.
+FLOP = 4 * batch * heads * seqlen^2 * head_dim, half for causal. Implementations take turns call by call,
+in random order and behind a common warm-up, so that all meet the same clock, power and heat; L2 is flushed
+before every call; the median counts. A --variant is the kernel with other knobs. A result is compared with
+float64 first, and a wrong one ends the run. flash-attn 3 and 4 take part where they are installed
+(flash_attn_peer.py); they are compared with ours.
 """
 
 import argparse
@@ -19,6 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from flash_attn_peer import MODULES, forward_runners
 from sirdar_ctypes import Library
 
 TOKENS, HIDDEN = 16384, 2048
@@ -33,7 +37,9 @@ def parse_arguments():
     parser.add_argument("library")
     parser.add_argument("--head-dims", type=numbers, default=[64, 128, 256])
     parser.add_argument("--seqlens", type=numbers, default=[512, 1024, 2048, 4096, 8192, 16384])
-    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--rounds", type=int, default=4, help="of about 60 ms")
+    parser.add_argument("--causal", choices=["no", "yes", "both"], default="both")
+    parser.add_argument("--variant", action="append", default=[], help="knobs, apart by spaces")
     parser.add_argument("--check", action="store_true", help="compare only, do not time")
     parser.add_argument("--json", help="also write the lines here")
     return parser.parse_args()
@@ -42,7 +48,7 @@ def parse_arguments():
 class Case:
     """One line of the grid: its tensors and what runs on them."""
 
-    def __init__(self, library, batch, seqlen, head_dim, causal):
+    def __init__(self, library, batch, seqlen, head_dim, causal, variants=()):
         heads = HIDDEN // head_dim
         shape = (batch, seqlen, heads, head_dim)
         self.q, self.k, self.v = (
@@ -53,13 +59,13 @@ class Case:
         self.causal = causal
         self.flop = 4 * batch * heads * seqlen * seqlen * head_dim / (2 if causal else 1)
         words = f"fwd b{batch} s{seqlen} h{heads} d{head_dim} bf16 lse" + " causal" * causal
-        self.plan = library.plan(words, device="cuda")
-        for name in ("q", "k", "v", "out", "lse"):
-            self.plan.set(name, getattr(self, name))
+        self.plans = {}
+        for variant in ("sirdar", *variants):
+            knobs = () if variant == "sirdar" else variant.split()
+            plan = self.plans[variant] = library.plan(words, device="cuda", knobs=knobs)
+            for name in ("q", "k", "v", "out", "lse"):
+                plan.set(name, getattr(self, name))
         self.stream = torch.cuda.current_stream().cuda_stream
-
-    def sirdar(self):
-        self.plan.run(self.stream)
 
     def torch(self, backend):
         with sdpa_kernel([backend]):
@@ -67,46 +73,76 @@ class Case:
             return F.scaled_dot_product_attention(q, k, v, is_causal=self.causal).transpose(1, 2)
 
     def runners(self):
-        return {
-            "sirdar": self.sirdar,
+        ours = {name: lambda plan=plan: plan.run(self.stream) for name, plan in self.plans.items()}
+        return ours | {
             "cudnn": lambda: self.torch(SDPBackend.CUDNN_ATTENTION),
             "flash": lambda: self.torch(SDPBackend.FLASH_ATTENTION),
-        }
+        } | self.flash_attn()
+
+    def flash_attn(self):
+        """Those versions of flash-attn that are there and agree with ours."""
+        runners = {}
+        for name, runner in forward_runners(self.q, self.k, self.v, self.causal).items():
+            try:
+                difference = relative(runner(), self.out)
+            except Exception as error:  # A peer that refuses a line is left out of it.
+                print(f"{name}: {type(error).__name__}: {str(error)[:200]}", flush=True)
+                continue
+            if difference < 6e-3:
+                runners[name] = runner
+            else:
+                print(f"{name}: differs by {difference:.2e}", flush=True)
+        return runners
 
     def error(self, heads=2):
-        """Relative error of out against float64, of the first batch's first heads."""
-        self.sirdar()
+        """Largest relative error of out against float64, of the first batch's first heads."""
         q, k, v = (x[:1, :, :heads].transpose(1, 2).double() for x in (self.q, self.k, self.v))
         scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
         if self.causal:
             hidden = torch.ones(scores.shape[-2:], device="cuda", dtype=torch.bool).triu(1)
             scores = scores.masked_fill(hidden, -math.inf)
         right = (torch.softmax(scores, -1) @ v).transpose(1, 2)
-        return float((self.out[:1, :, :heads].double() - right).norm() / right.norm())
+        errors = []
+        for plan in self.plans.values():
+            self.out.fill_(math.nan)
+            plan.run(self.stream)
+            errors.append(relative(self.out[:1, :, :heads], right))
+            if not bool(self.out.isfinite().all()):
+                errors.append(math.inf)
+        return max(errors)
 
 
-def times_of(runners, flop, rounds, warm_ms=8.0, measure_ms=16.0):
+def relative(found, right):
+    return float((found.double() - right.double()).norm() / right.double().norm())
+
+
+def times_of(runners, flop, rounds, warm_ms=60.0, measure_ms=60.0):
     """Median milliseconds of each of `runners`, functions by name."""
     flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
     times = {name: [] for name in runners}
-    for n in range(rounds):
-        order = list(runners)
-        random.Random(n).shuffle(order)
+
+    def run_all(order, sink):
+        """Each once; one after the other, so that all meet the same clock and power."""
         for name in order:
-            guess = statistics.median(times[name]) if times[name] else flop / 500e9
-            for _ in range(max(1, int(warm_ms / (guess + 0.08)))):
-                flush.zero_()
-                runners[name]()
-            events = []
-            for _ in range(max(4, int(measure_ms / (guess + 0.08)))):
-                pair = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
-                flush.zero_()
-                pair[0].record()
-                runners[name]()
-                pair[1].record()
-                events.append(pair)
-            torch.cuda.synchronize()
-            times[name] += [start.elapsed_time(end) for start, end in events]
+            pair = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+            flush.zero_()
+            pair[0].record()
+            runners[name]()
+            pair[1].record()
+            sink.append((name, pair))
+
+    guess, generator = flop / 400e9 + 0.08, random.Random(flop)
+    for _ in range(max(2, int(warm_ms / len(runners) / guess))):
+        run_all(list(runners), [])
+    for _ in range(rounds):
+        events = []
+        for _ in range(max(4, int(measure_ms / len(runners) / guess))):
+            order = list(runners)
+            generator.shuffle(order)
+            run_all(order, events)
+        torch.cuda.synchronize()
+        for name, (start, end) in events:
+            times[name].append(start.elapsed_time(end))
     return {name: statistics.median(values) for name, values in times.items()}
 
 
@@ -117,9 +153,9 @@ def main():
           f"cuDNN {torch.backends.cudnn.version()}, {torch.cuda.get_device_name()}")
     lines, ratios = [], []
     for head_dim in arguments.head_dims:
-        for causal in (False, True):
+        for causal in {"no": [False], "yes": [True]}.get(arguments.causal, [False, True]):
             for seqlen in arguments.seqlens:
-                case = Case(library, TOKENS // seqlen, seqlen, head_dim, causal)
+                case = Case(library, TOKENS // seqlen, seqlen, head_dim, causal, arguments.variant)
                 error = case.error()
                 if not error < 6e-3:
                     raise SystemExit(f"d{head_dim} s{seqlen} causal={causal}: error {error:.2e}")
@@ -128,6 +164,8 @@ def main():
                     times = times_of(case.runners(), case.flop, arguments.rounds)
                     line |= {name: round(case.flop / ms / 1e9, 1) for name, ms in times.items()}
                     line["ratio"] = round(times["cudnn"] / times["sirdar"], 3)
+                    line |= {f"ratio_{name}": round(times[name] / times["sirdar"], 3)
+                             for name in MODULES if name in times}
                     ratios.append(line["ratio"])
                 lines.append(line)
                 print(" ".join(f"{key}={value:.2e}" if key == "error" else f"{key}={value}"

@@ -7,9 +7,10 @@
 16,384 tokens and 2048 columns in all, random normal bf16, rows of [batch, seqlen, heads, head_dim].
 FLOP = 10 * batch * heads * seqlen^2 * head_dim, half for causal. "sirdar" adds dQ in a fixed order,
 "free" in any, every --variant is the deterministic kernel with other knobs, or with the word
-nondeterministic the free one. Implementations take turns in random order, each with its own warm-up;
-L2 is flushed before every call; the median over all rounds counts. Gradients are compared with float64
-first, two deterministic runs with each other bit by bit, and a wrong one ends the run.
+nondeterministic the free one. Implementations take turns call by call in random order; L2 is flushed before
+every call; the median counts. Gradients are compared with float64 first, two deterministic runs with each
+other bit by bit, and a wrong one ends the run. flash-attn 3 and 4 take part where they are installed
+(flash_attn_peer.py), each in any order and in a fixed one ("_det").
 """
 
 import argparse
@@ -21,7 +22,8 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from compare_torch_cuda import HIDDEN, TOKENS, numbers, times_of
+from compare_torch_cuda import HIDDEN, TOKENS, numbers, relative, times_of
+from flash_attn_peer import backward_runners
 from sirdar_ctypes import Library
 
 GRADIENTS = ("dq", "dk", "dv")
@@ -33,6 +35,7 @@ def parse_arguments():
     parser.add_argument("--head-dims", type=numbers, default=[64, 128, 256])
     parser.add_argument("--seqlens", type=numbers, default=[1024, 4096, 16384])
     parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--causal", choices=["no", "yes", "both"], default="both")
     parser.add_argument("--variant", action="append", default=[], help="knobs, apart by spaces")
     parser.add_argument("--check", action="store_true", help="compare only, do not time")
     parser.add_argument("--json", help="also write the lines here")
@@ -83,6 +86,26 @@ class Case:
         for name, backend in (("cudnn", SDPBackend.CUDNN_ATTENTION),
                               ("flash", SDPBackend.FLASH_ATTENTION)):
             runners[name] = self.torch(backend)
+        return runners | self.flash_attn()
+
+    def flash_attn(self):
+        """Those versions of flash-attn that are there and agree with ours."""
+        ours, found, runners = self.results("sirdar"), {}, {}
+        inputs = [self.tensors[name] for name in ("q", "k", "v", "dout")]
+        try:
+            found = backward_runners(*inputs, self.causal)
+        except Exception as error:  # A peer that refuses a line is left out of it.
+            print(f"flash-attn: {type(error).__name__}: {str(error)[:200]}", flush=True)
+        for name, runner in found.items():
+            try:
+                difference = max(relative(f, o) for f, o in zip(runner(), ours))
+            except Exception as error:
+                print(f"{name}: {type(error).__name__}: {str(error)[:200]}", flush=True)
+                continue
+            if difference < 8e-3:
+                runners[name] = runner
+            else:
+                print(f"{name}: differs by {difference:.2e}", flush=True)
         return runners
 
     def torch(self, backend):
@@ -140,6 +163,8 @@ def line_of(case, arguments):
     line |= {name: round(case.flop / ms / 1e9, 1) for name, ms in times.items()}
     line["ratio"] = round(times["cudnn"] / times["sirdar"], 3)
     line["ratio_free"] = round(times["cudnn"] / times["free"], 3)
+    line |= {f"ratio_{name}": round(ms / times["sirdar"], 3)
+             for name, ms in times.items() if name.startswith("fa")}
     return line
 
 
@@ -150,7 +175,7 @@ def main():
           f"cuDNN {torch.backends.cudnn.version()}, {torch.cuda.get_device_name()}")
     lines = []
     for head_dim in arguments.head_dims:
-        for causal in (False, True):
+        for causal in {"no": [False], "yes": [True]}.get(arguments.causal, [False, True]):
             for seqlen in arguments.seqlens:
                 case = Case(library, seqlen, head_dim, causal, arguments.variant)
                 name = case.plans["sirdar"].name()
