@@ -70,9 +70,9 @@ struct KeyGradient : KeyRows<config, Modification> {
   SIRDAR_DEVICE void skip_blind(const KeyBlock& block, Walk<config>& walk) {
     while (!walk.is_done() && is_blind<config>(params, block, walk.tile, half)) {
       ptx::mbarrier_wait(s.q_full(next.q.stage), next.q.parity);
-      this->arrive(s.q_empty(next.q.stage));
+      this->arrive_each(s.q_empty(next.q.stage));
       ptx::mbarrier_wait(s.dout_full(next.dout.stage), next.dout.parity);
-      this->arrive(s.dout_empty(next.dout.stage));
+      this->arrive_each(s.dout_empty(next.dout.stage));
       ptx::mbarrier_wait(s.ds_empty(next.ds.stage), next.ds.parity ^ 1);
       this->arrive(s.ds_full(next.ds.stage));
       if constexpr (config.num_stages_bias > 0) {
@@ -99,7 +99,7 @@ struct KeyGradient : KeyRows<config, Modification> {
       issue_dp_and_dv(place);
       this->wait_products();
       ptx::registers_ready(dv);
-      this->arrive(s.dout_empty(place.dout.stage));
+      this->arrive_each(s.dout_empty(place.dout.stage));
       hand_over_products(place);
       if (walk.is_done() || is_blind<config>(params, block, walk.tile, half)) break;
       issue_scores(next);
@@ -107,14 +107,14 @@ struct KeyGradient : KeyRows<config, Modification> {
       const AskedTile<config> asked = this->look(block, walk);
       this->wait_products();
       ptx::registers_ready(dk);
-      this->arrive(s.q_empty(place.q.stage));
+      this->arrive_each(s.q_empty(place.q.stage));
       take(block, walk, next, asked);
       place = next;
     }
     issue_dk(place);
     ptx::wgmma_wait_group<0>();
     ptx::registers_ready(dk);
-    this->arrive(s.q_empty(place.q.stage));
+    this->arrive_each(s.q_empty(place.q.stage));
   }
 
   SIRDAR_DEVICE void run() {

@@ -95,24 +95,24 @@ SIRDAR_DEVICE void init_barriers(const BackwardShared<config>& s) {
   ptx::mbarrier_init(s.kv_empty(), 2);
   for (int i = 0; i < config.num_stages_q; ++i) {
     ptx::mbarrier_init(s.q_full(i), 1);
-    ptx::mbarrier_init(s.q_empty(i), 8);
+    ptx::mbarrier_init(s.q_empty(i), 8 * 32);
   }
   for (int i = 0; i < config.num_stages_dout; ++i) {
     ptx::mbarrier_init(s.dout_full(i), 1);
-    ptx::mbarrier_init(s.dout_empty(i), 8);
+    ptx::mbarrier_init(s.dout_empty(i), 8 * 32);
   }
   for (int i = 0; i < config.num_ds; ++i) {
     ptx::mbarrier_init(s.ds_full(i), is_wide(config) ? 4 : 8);
     ptx::mbarrier_init(s.ds_empty(i), 4 * config.cluster_size);
     if constexpr (config.cluster_size > 1) ptx::mbarrier_init(s.peer_ds_full(i), 1);
     if constexpr (is_wide(config)) {
-      ptx::mbarrier_init(s.weights_full(i), 4);
-      ptx::mbarrier_init(s.weights_empty(i), 4);
+      ptx::mbarrier_init(s.weights_full(i), 4 * 32);
+      ptx::mbarrier_init(s.weights_empty(i), 4 * 32);
     }
   }
   for (int i = 0; i < config.num_stages_bias; ++i) {
     ptx::mbarrier_init(s.bias_full(i), 1);
-    ptx::mbarrier_init(s.bias_empty(i), 8);
+    ptx::mbarrier_init(s.bias_empty(i), 8 * 32);
   }
   for (int i = 0; i < num_unit_barriers(config); ++i) ptx::mbarrier_init(s.unit_full(i), 4);
   for (int i = 0; i < config.num_slots; ++i) ptx::mbarrier_init(s.slot_empty(i), 1);

@@ -36,10 +36,10 @@ struct ValueGradient : KeyRows<config, Modification> {
     uint32_t sloped[kM / 4];              // the weights times the slopes of their logits
     if constexpr (is_modified(config)) {  // statistics are read once more
       this->take_modified(block, tiles, s.lse(q_ring.stage), asked, weights, sloped);
-      this->arrive(s.q_empty(q_ring.stage));
+      this->arrive_each(s.q_empty(q_ring.stage));
       q_ring.advance();
     } else {
-      this->arrive(s.q_empty(q_ring.stage));
+      this->arrive_each(s.q_empty(q_ring.stage));
       q_ring.advance();
       this->take_weights(block, tiles.tile, weights);
     }
@@ -51,12 +51,12 @@ struct ValueGradient : KeyRows<config, Modification> {
       const auto word = [&](int n) { return static_cast<int>(given[4 * i + n]); };
       ptx::store_shared(dst + i * 2048, ptx::Int4{word(0), word(1), word(2), word(3)});
     }
-    this->arrive(s.weights_full(weights_ring.stage));
+    this->arrive_each(s.weights_full(weights_ring.stage));
     weights_ring.advance();
   }
   SIRDAR_DEVICE void finish_dv() {
     ptx::registers_ready(dv);
-    this->arrive(s.dout_empty(dout_ring.stage));
+    this->arrive_each(s.dout_empty(dout_ring.stage));
     dout_ring.advance();
   }
 
@@ -129,7 +129,7 @@ struct WideKeyGradient : KeyRows<config, Modification> {
     this->template multiply_tile<kWidth>(dk, products, s.q(q_ring.stage));
   }
   SIRDAR_DEVICE void finish_dp() {
-    this->arrive(s.dout_empty(dout_ring.stage));
+    this->arrive_each(s.dout_empty(dout_ring.stage));
     dout_ring.advance();
     ptx::mbarrier_wait(s.weights_full(ring.stage), ring.parity);
     const uint32_t src = s.weights(ring.stage) + 16 * (32 * this->warp + this->lane);
@@ -142,13 +142,13 @@ struct WideKeyGradient : KeyRows<config, Modification> {
         products[4 * i + n] = this->product(4 * i + n, static_cast<uint32_t>(pairs[n]));
       }
     }
-    this->arrive(s.weights_empty(ring.stage));
+    this->arrive_each(s.weights_empty(ring.stage));
     this->hand_over(products, ring);
     ring.advance();
   }
   SIRDAR_DEVICE void finish_dk() {
     ptx::registers_ready(dk);
-    this->arrive(s.q_empty(q_ring.stage));
+    this->arrive_each(s.q_empty(q_ring.stage));
     q_ring.advance();
   }
 

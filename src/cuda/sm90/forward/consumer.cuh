@@ -319,8 +319,7 @@ struct Consumer {
     if constexpr (kStagesBias) {
       ptx::mbarrier_wait(s.bias_full(warpgroup, bias_ring.stage), bias_ring.parity);
       terms.staged_bias.load(s.bias(warpgroup, bias_ring.stage), warp, lane);
-      ptx::syncwarp();  // one lane gives the tile back for all that have read it
-      if (lane == 0) ptx::mbarrier_arrive(s.bias_empty(warpgroup, bias_ring.stage));
+      ptx::mbarrier_arrive(s.bias_empty(warpgroup, bias_ring.stage));  // every lane has read it
       bias_ring.advance();
     }
   }

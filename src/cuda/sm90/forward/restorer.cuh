@@ -101,8 +101,7 @@ struct Restorer {
         if (has_word) ptx::store_shared(s.lost(lane), static_cast<uint32_t>(Handed::finite));
         look_at(slot);
       }
-      ptx::syncwarp();  // one lane gives the words back for all
-      if (lane == 0) ptx::mbarrier_arrive(s.lost_empty());
+      ptx::mbarrier_arrive(s.lost_empty());  // every lane has read words
     }
   }
 };

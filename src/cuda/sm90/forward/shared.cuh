@@ -72,12 +72,12 @@ SIRDAR_DEVICE void init_barriers(const SharedAddresses<config>& s) {
   for (int warpgroup = 0; warpgroup < config.num_consumers; ++warpgroup) {
     for (int i = 0; i < config.num_stages_bias; ++i) {
       ptx::mbarrier_init(s.bias_full(warpgroup, i), 1);
-      ptx::mbarrier_init(s.bias_empty(warpgroup, i), 4);
+      ptx::mbarrier_init(s.bias_empty(warpgroup, i), 128);
     }
   }
   if constexpr (hands_rows_over(config)) {
     ptx::mbarrier_init(s.lost_full(), 4 * config.num_consumers);
-    ptx::mbarrier_init(s.lost_empty(), 1);
+    ptx::mbarrier_init(s.lost_empty(), 32);
     for (int warp = 0; warp < 4 * config.num_consumers; ++warp) {
       ptx::store_shared(s.lost(warp), static_cast<uint32_t>(Handed::finite));
     }
