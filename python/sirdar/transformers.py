@@ -12,7 +12,7 @@ import torch
 import transformers
 
 from ._transformers_masks import Mask, make_mask
-from .torch import attention
+from .torch import attention, scaled_dot_product_attention
 
 NAME = "sirdar"
 
@@ -46,6 +46,15 @@ def _documents(lengths_q, lengths_k, seqlen_q, seqlen_k):
         places = torch.arange(seqlen, device=starts.device, dtype=starts.dtype)
         ids[f"document_{name}"] = torch.searchsorted(starts[1:], places, right=True).int()[None]
     return ids
+
+
+def _simple(options):
+    """options as scaled_dot_product_attention, which is faster where tensors are small, takes them; or None."""
+    if not options:
+        return {}
+    if options == {"causal": True, "alignment": "top_left"}:
+        return {"is_causal": True}
+    return {"attn_mask": options["mask"]} if options.keys() == {"mask"} else None
 
 
 def attention_forward(
@@ -86,6 +95,12 @@ def attention_forward(
     if cu_seq_lens_q is not None:
         keys = cu_seq_lens_q if cu_seq_lens_k is None else cu_seq_lens_k
         options |= _documents(cu_seq_lens_q, keys, query.shape[2], key.shape[2])
+    simple = None if softcap or s_aux is not None else _simple(options)
+    if simple is not None:
+        out = scaled_dot_product_attention(
+            query, key, value, dropout_p=dropout, scale=scaling, enable_gqa=True, **simple
+        )
+        return out.transpose(1, 2), None
     out = attention(
         query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), dropout_p=dropout,
         softmax_scale=scaling, softcap=softcap or 0.0, sink=None if s_aux is None else s_aux.float(),
