@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # Builds the Python wheel for 64-bit Arm into dist/ with Debian's cross compiler, and runs its library.
-# usage: tools/wheel_aarch64.sh   needs g++-aarch64-linux-gnu, qemu-user, and the tools of
+# usage: tools/wheel_aarch64.sh [ROOT]   needs g++-aarch64-linux-gnu, qemu-user, and the tools of
 # requirements-wheel.txt in the Python of $VIRTUAL_ENV.
 #
 # The wheel is the same pure Python around another library, so only the library is compiled and tried: the C
 # example and the tests of the C API run under qemu, the unpacked package is compared with the checkout's.
+# ROOT: a folder into which Debian's arm64 packages of python3.11-minimal, libpython3.11-stdlib and what they need
+# are unpacked (apt-get download, dpkg-deb -x); that Python imports the package, with NumPy, and runs its selftest.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${VIRTUAL_ENV:?}/bin/python
@@ -41,4 +43,9 @@ for source in examples/attention.c tests/c/c_api_test.c; do
     -Wl,-rpath,"${packed%/*}" -o "$scratch/program"
   qemu-aarch64 -L /usr/aarch64-linux-gnu "$scratch/program" | tail -n 1
 done
+if [ -n "${1:-}" ]; then
+  "$python" -m pip install -q --disable-pip-version-check --no-deps --only-binary=:all: --python-version 3.11 \
+    --platform manylinux2014_aarch64 --target "$scratch/unpacked" numpy==2.2.6
+  qemu-aarch64 -L "$1" -E PYTHONPATH="$scratch/unpacked" "$1/usr/bin/python3.11" -m sirdar selftest | tail -n 1
+fi
 echo "$wheel: $(stat -c %s "$wheel") bytes"
