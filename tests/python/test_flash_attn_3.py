@@ -183,6 +183,17 @@ def test_operators(draw):
     assert torch.equal(made[0], wanted) and torch.equal(caches[0][0], caches[1][0])
     parts, lses = draw(2, 1, 3, 4, 16), draw(2, 1, 3, 4)
     close(operators.fwd_combine(parts, lses)[0], fa3.flash_attn_combine(parts, lses)[0])
+    # All that FlashAttention's schemas, whose results alias arguments, let torch ask for.
+    for operator, given in (
+        (operators.fwd, (q, k, v)),
+        (operators.bwd, (dout, q, k, v, out, lse)),
+        (operators.fwd_combine, (parts, lses)),
+    ):
+        torch.library.opcheck(
+            operator.default,
+            given,
+            test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
+        )
 
 
 def turned_by_hand(x, cos, sin, interleaved):

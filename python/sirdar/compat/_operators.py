@@ -62,7 +62,10 @@ def define():
     for schema, function in zip(_SCHEMAS, functions):
         _library.define(schema)
         name = schema.partition("(")[0]
-        _library.impl(name, _with_defaults(name, function), "CompositeExplicitAutograd")
+        whole = _with_defaults(name, function)
+        _library.impl(name, whole, "CompositeExplicitAutograd")
+        # On tensors without data the same functions end in sirdar's operators, which know the shapes.
+        torch.library.register_fake(f"flash_attn_3::{name}", whole, lib=_library)
 
 
 def _with_defaults(name, function):
