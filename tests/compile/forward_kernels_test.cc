@@ -53,8 +53,8 @@ Result<jit::CompiledKernelPtr> compile(const Problem& problem, KernelSource& sou
   return Status(StatusCode::internal, "cuda.sm90.forward is not registered");
 }
 
-// The dearest takes 1.1 s of CPU time on a core of its own (src/cuda/sm90/forward/README.md).
-constexpr int kMostCpuMs = 3000;
+// The dearest takes 1.6 s of CPU time on a core of its own (src/cuda/sm90/forward/README.md).
+constexpr int kMostCpuMs = 4000;
 
 class ForwardKernels : public ::testing::TestWithParam<Budget> {};
 

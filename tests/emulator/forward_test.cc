@@ -35,7 +35,7 @@ TEST(EmulatedForward, CausalTrimmed) {
                                  .block_n = 64,
                                  .num_stages_v = 3,
                                  .mask = MaskForm::upper,
-                                 .trim = 1,
+                                 .trim = 2,
                                  .writes_lse = true};
   expect_right<config>({.batch = 2, .num_heads = 1, .is_causal = true, .blocks = 3});
 }

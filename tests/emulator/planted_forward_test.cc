@@ -61,7 +61,7 @@ TEST(PlantedForward, Causal) {
                                  .num_stages_k = 2,
                                  .num_stages_v = 3,
                                  .mask = MaskForm::upper,
-                                 .trim = 1,
+                                 .trim = 2,
                                  .takes_turns = false};
   expect_noticed<config>(
       "causal", {.num_heads = 2, .seqlen_q = 244, .seqlen_k = 256, .is_causal = true, .blocks = 1});

@@ -32,8 +32,6 @@ inline int uniform(int value, Here here = Here::current()) {
   return static_cast<int>(emulator::shfl(~0u, static_cast<uint32_t>(value), 0));
 }
 
-inline int opaque(int value) { return value; }
-
 inline uint32_t dynamic_shared() {
   return static_cast<uint32_t>(machine().fiber().cta->rank) << emulator::kRankShift |
          (emulator::kReservedShared + machine().launch().misalignment);

@@ -20,10 +20,6 @@ inline void mbarrier_arrive(uint32_t bar, Here here = Here::current()) {
   if (change == Change::kTwice) machine().arrive(machine().mbarrier(bar, true), 0);
 }
 
-inline void mbarrier_arrive_if(bool arrives, uint32_t bar, Here here = Here::current()) {
-  if (arrives) mbarrier_arrive(bar, here);
-}
-
 inline void mbarrier_arrive_expect_tx(uint32_t bar, int bytes, Here here = Here::current()) {
   const Change change = machine().enter(Op::kMbarrierExpect, here, key_of(bar));
   if (change == Change::kLeftOut) return;

@@ -37,12 +37,6 @@ SIRDAR_DEVICE int cluster_ctarank() {
 // A value that is the same in all lanes, as the compiler cannot know: lane 0's. By a whole warp.
 SIRDAR_DEVICE int uniform(int value) { return __shfl_sync(~0u, value, 0); }
 
-// The same value, of which the compiler knows nothing: what is made of it is not made earlier.
-SIRDAR_DEVICE int opaque(int value) {
-  asm volatile("" : "+r"(value));
-  return value;
-}
-
 // Shared address of the block's dynamic shared memory; the kernel aligns it itself. In a cluster
 // the rank of the block sits above bit 17.
 SIRDAR_DEVICE uint32_t dynamic_shared() {

@@ -18,15 +18,6 @@ SIRDAR_DEVICE void mbarrier_arrive(uint32_t bar) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
 }
 
-// Of the threads that say so, without a branch.
-SIRDAR_DEVICE void mbarrier_arrive_if(bool arrives, uint32_t bar) {
-  asm volatile(
-      "{ .reg .pred p; setp.ne.b32 p, %1, 0;\n"
-      "@p mbarrier.arrive.shared::cta.b64 _, [%0]; }" ::"r"(bar),
-      "r"(arrives ? 1 : 0)
-      : "memory");
-}
-
 // One arrival that also announces `bytes` to come from asynchronous copies. Any thread.
 SIRDAR_DEVICE void mbarrier_arrive_expect_tx(uint32_t bar, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes)

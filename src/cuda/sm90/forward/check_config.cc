@@ -36,7 +36,7 @@ std::string why_not(const ForwardConfig& chosen, const ForwardConfig& config) {
   }
   if (!has_counts(config)) {
     return "num_consumers may be 1 to 4, num_packed_heads 1 to 128, block_n 16 to 256, stages 1 to "
-           "16, num_q_buffers 1 to 8, trim 0 or 1, num_polynomial 0 to 16, num_stages_bias 0 to 8, "
+           "16, num_q_buffers 1 to 8, trim 0 to 2, num_polynomial 0 to 16, num_stages_bias 0 to 8, "
            "cluster_size 1 or 2; another number is no kernel";
   }
   if (config.block_n % 16 != 0 || (config.has_mask_mod && config.block_n % 32 != 0)) {

@@ -69,6 +69,7 @@ void shape_wide(ForwardConfig& config) {
   config.block_n = 64;
   config.num_stages_k = 3;
   config.num_stages_v = 2;
+  // Half blocks of 64 keys make ptxas serialise the products.
   config.trim = config.mask == MaskForm::upper ? 1 : 0;
 }
 

@@ -31,7 +31,9 @@ struct ForwardConfig {
   int num_q_buffers = 2;  // > 1: the next items' Q load during this one, whose O leaves through
                           // Q's buffer; 1: O is stored from registers
   MaskForm mask = MaskForm::full;
-  int trim = 0;  // 1: a warpgroup skips key blocks that none of its own rows sees
+  // Of what a warpgroup's own rows cannot see: 0 skip nothing, 1 skip blocks, 2 score only the left
+  // half of its first block where that is enough.
+  int trim = 0;
   Softmax softmax = Softmax::guarded;
   bool takes_turns = true;  // warpgroups issue their products in turn ("ping-pong")
   bool overlaps = true;     // a block's exponentials run while the block before is multiplied by V
@@ -184,7 +186,7 @@ constexpr bool has_counts(const ForwardConfig& c) {
          is_within(c.num_consumers, 1, 4) && is_within(c.num_packed_heads, 1, 128) &&
          is_within(c.block_n, 16, 256) && is_within(c.num_stages_k, 1, 16) &&
          is_within(c.num_stages_v, 1, 16) && is_within(c.num_q_buffers, 1, 8) &&
-         is_within(c.trim, 0, 1) && is_within(c.num_polynomial, 0, 16) &&
+         is_within(c.trim, 0, 2) && is_within(c.num_polynomial, 0, 16) &&
          is_within(c.num_stages_bias, 0, 8) && is_within(c.cluster_size, 1, 2);
 }
 

@@ -20,6 +20,11 @@ struct LogitTerms {
   SeenKeys<config.has_mask_mod ? config.block_n : 0> seen;
 };
 
+template <bool kValue>
+struct Flag {
+  static constexpr bool value = kValue;
+};
+
 template <ForwardConfig config, class Modification>
 struct Consumer {
   static_assert(config.has_score_mod == Modification::kScores &&
@@ -41,14 +46,8 @@ struct Consumer {
       config.has_alibi && !config.has_softcap && config.bias == Bias::none && !config.has_score_mod;
   static constexpr bool kCapsLast =
       config.has_softcap && !config.has_alibi && config.bias == Bias::none && !config.has_score_mod;
-  static constexpr bool kFusesTerms = kAddsAlibiLast || kCapsLast;
-  // Without a mask only an item's first block, which ends its keys, hides.
-  static constexpr bool kHasMask = config.mask != MaskForm::full || config.has_mask_mod;
   // What is hidden is so before the exponentials, and its weights are 0 against any reference.
-  static constexpr bool kHidesFirst = kHasMask && !config.has_logits;
-  // Blocks that hide nothing have a loop of their own: with four warpgroups the common one would
-  // have a twentieth more instructions.
-  static constexpr bool kWalksApart = kWarpgroups > 2 && kHasMask && !config.has_mask_mod;
+  static constexpr bool kHidesFirst = !config.has_logits;
   // With the staged bias, in one multiply-add.
   static constexpr bool kScalesLast = kStagesBias && !config.has_softcap && !config.has_alibi;
   // A warp whose items overflowed this often takes the running maximum for the rest of one. Scores
@@ -63,28 +62,21 @@ struct Consumer {
   float scale;
 
   float scores[kN / 2];
-  uint32_t weights[kN / 4] = {};
+  uint32_t weights[kN / 4];
   float out[kWidth / 2];
   RowState rows;
-  RowPair factor;       // what outputs are multiplied by where the reference moved
   int out_started = 0;  // the scale-D of the next product: 0 starts the sum
 
   RingPosition<config.num_stages_k> k_ring;
   RingPosition<config.num_stages_v> v_ring;
-  // Where V's ring and its barriers begin. Before the first block of all there is no product by V.
-  // Its scores take the same text, with a product by K's tile, which has arrived, or by V's where
-  // that is larger; the next one writes over what it makes.
-  uint32_t v_tiles, v_full;
-  uint64_t q_rows;                            // this warpgroup's of the item, as a descriptor
-  RingPosition<config.num_q_buffers> q_ring;  // of the item whose scores are taken
+  RingPosition<config.num_q_buffers> q_ring;  // of the current item
   RingPosition<kStagesBias ? config.num_stages_bias : 1> bias_ring;
   int slot = 0;                // its info
   bool store_pending = false;  // the item before may still be leaving its buffer
-  int overflows = 0;           // of this warp, in the current item; kEndless: it begins
+  int overflows = 0;           // of this warp, in the current item
 
-  bool has_item = false;  // there is a product by V to be taken
-  WorkItem item;          // whose scores are taken
-  int num_blocks;         // key blocks that this warpgroup walks: the item's but for skipped ones
+  WorkItem item;
+  int num_blocks;  // key blocks that this warpgroup walks: the item's but for skipped ones
 
   SIRDAR_DEVICE Consumer(const ForwardParams& p, const Modification& m,
                          SharedAddresses<config> shared, int wg, int thread)
@@ -118,30 +110,32 @@ struct Consumer {
 
   // ---- products
 
-  SIRDAR_DEVICE void issue_qk() {
-    const uint64_t q = q_rows;
+  template <class Half>
+  SIRDAR_DEVICE void issue_qk(int buffer, Half) {
+    constexpr int kColumns = Half::value ? kN / 2 : kN;
+    auto& target = reinterpret_cast<float(&)[kColumns / 2]>(scores);
+    const uint64_t q = ptx::wgmma_descriptor(s.q(buffer) + warpgroup * 8192, 16, 1024);
     const uint64_t k = ptx::wgmma_descriptor(s.k(k_ring.stage), 16, 1024);
     // Chunks of 64 columns, of which the last may be narrower; 32 bytes a step within the
     // swizzle's.
     constexpr int kSteps = kDepth / 16, kWhole = kSteps / 4 * 4;
     SIRDAR_UNROLL
     for (int step = 0; step < kWhole; step += 4) {
-      ptx::Wgmma<kN>::template ss4<kType, 2, 2>(scores, q + (step / 4) * (kM * 8),
-                                                k + (step / 4) * (kN * 8), step > 0 ? 1 : 0);
+      ptx::Wgmma<kColumns>::template ss4<kType, 2, 2>(target, q + (step / 4) * (kM * 8),
+                                                      k + (step / 4) * (kN * 8), step > 0 ? 1 : 0);
     }
     SIRDAR_UNROLL
     for (int step = kWhole; step < kSteps; ++step) {
-      ptx::Wgmma<kN>::template ss<kType>(scores, q + (step / 4) * (kM * 8) + (step % 4) * 2,
-                                         k + (step / 4) * (kN * 8) + (step % 4) * 2,
-                                         step > 0 ? 1 : 0);
+      ptx::Wgmma<kColumns>::template ss<kType>(target, q + (step / 4) * (kM * 8) + (step % 4) * 2,
+                                               k + (step / 4) * (kN * 8) + (step % 4) * 2,
+                                               step > 0 ? 1 : 0);
     }
     ptx::wgmma_commit_group();
   }
 
   SIRDAR_DEVICE void issue_pv() {
     ptx::wgmma_fence();  // after a wait loop ptxas would insert one, and say so
-    const uint64_t v =
-        ptx::wgmma_descriptor(v_tiles + v_ring.stage * v_bytes(config), kN * 128, 1024);
+    const uint64_t v = ptx::wgmma_descriptor(s.v(v_ring.stage), kN * 128, 1024);
     constexpr int kSteps = kN / 16, kWhole = kSteps / 4 * 4;
     SIRDAR_UNROLL
     for (int step = 0; step < kWhole; step += 4) {
@@ -157,10 +151,12 @@ struct Consumer {
     out_started = 1;
   }
 
-  SIRDAR_DEVICE void pack_weights() {
+  template <class Half>
+  SIRDAR_DEVICE void pack_weights(Half) {
+    constexpr int kCount = Half::value ? kN / 8 : kN / 4;
     SIRDAR_UNROLL
     for (int i = 0; i < kN / 4; ++i) {
-      weights[i] = pack<config.element>(scores[2 * i], scores[2 * i + 1]);
+      weights[i] = i < kCount ? pack<config.element>(scores[2 * i], scores[2 * i + 1]) : 0u;
     }
   }
 
@@ -177,21 +173,21 @@ struct Consumer {
     }
   }
   SIRDAR_DEVICE void wait_k() { ptx::mbarrier_wait(s.k_full(k_ring.stage), k_ring.parity); }
-  SIRDAR_DEVICE void wait_v() { ptx::mbarrier_wait(v_full + 8 * v_ring.stage, v_ring.parity); }
-  // By lane 0, to whoever loads it next: in a cluster both blocks do, half each.
+  SIRDAR_DEVICE void wait_v() { ptx::mbarrier_wait(s.v_full(v_ring.stage), v_ring.parity); }
+  // To whoever loads it next: in a cluster both blocks do, half each.
   SIRDAR_DEVICE void give_back(uint32_t empty) {
     if constexpr (config.cluster_size == 1) {
-      ptx::mbarrier_arrive_if(lane == 0, empty);
-    } else if (lane == 0) {
+      ptx::mbarrier_arrive(empty);
+    } else {
       for (int cta = 0; cta < config.cluster_size; ++cta) ptx::mbarrier_arrive_cluster(empty, cta);
     }
   }
   SIRDAR_DEVICE void release_k() {
-    give_back(s.k_empty(k_ring.stage));
+    if (lane == 0) give_back(s.k_empty(k_ring.stage));
     k_ring.advance();
   }
   SIRDAR_DEVICE void release_v() {
-    give_back(s.v_empty(v_ring.stage));
+    if (lane == 0) give_back(s.v_empty(v_ring.stage));
     v_ring.advance();
   }
   // Lanes keep together (a turn does it): one that looked at a barrier only after another has given
@@ -247,8 +243,7 @@ struct Consumer {
     for (int i = 0; i < kWidth / 2; ++i) sums[i % 2] += out[i];
     constexpr float kInfinity = -kMinusInfinity;
     const bool is_lost = ptx::any_sync(!(ptx::absolute(sums[0] + sums[1]) < kInfinity));
-    // The item's phase is the one before that of the item whose scores are taken.
-    mark_rows(is_lost ? Handed::lost : Handed::finite, q_ring.parity ^ 1);
+    mark_rows(is_lost ? Handed::lost : Handed::finite, q_ring.parity);
   }
   // After they are stored, by all lanes.
   SIRDAR_DEVICE void hand_rows_over() const {
@@ -280,6 +275,10 @@ struct Consumer {
     return ptx::max_of(
         1, ptx::min_of(of.num_blocks, (ptx::max_of(end, 0) + kN - 1) / kN - of.first_block));
   }
+  SIRDAR_DEVICE bool needs_half(const WorkItem& of, int blocks) const {
+    if constexpr (config.trim < 2) return false;
+    return bounds_of(of).hi(last_query_row(of)) <= (of.first_block + blocks - 1) * kN + kN / 2;
+  }
 
   // ---- softmax
 
@@ -307,12 +306,6 @@ struct Consumer {
       const long long first = static_cast<long long>(known.tile) * seen_words(config);
       terms.seen.load(params.cover.tiles + first, thread_row(of) - of.block * kM, lane);
     }
-  }
-  SIRDAR_DEVICE Terms load_terms(const WorkItem& of, int block, const SeenBlock& known) const {
-    Terms terms;
-    load_bias(of, block, terms);
-    load_seen(of, known, terms);
-    return terms;
   }
   // While the products run.
   SIRDAR_DEVICE void take_bias(Terms& terms) {
@@ -394,6 +387,21 @@ struct Consumer {
     }
   }
 
+  // The first block of an item: an exact maximum.
+  template <class Half>
+  SIRDAR_DEVICE void first_softmax(const WorkItem& of, int blocks, const SeenBlock& known,
+                                   const Terms& terms, RowState& state, Half) {
+    constexpr int kCount = (Half::value ? kN / 2 : kN) / 2;
+    auto& target = reinterpret_cast<float(&)[kCount]>(scores);
+    const int block = of.first_block + blocks - 1;
+    make_logits(target, of, block, terms);
+    if (config.mask != MaskForm::full || config.has_mask_mod || (block + 1) * kN > of.seqlen_k) {
+      hide(target, of, block, known, terms);
+    }
+    RowPair unused;
+    online_update<config, 0>(target, scale, state, unused);
+  }
+
   SIRDAR_DEVICE static void multiply(float (&d)[4], const uint32_t (&a)[4],
                                      const uint32_t (&b)[2]) {
     if constexpr (config.element == Element::bf16) {
@@ -406,14 +414,11 @@ struct Consumer {
   // One warp's scores again by mma.sync, whose accumulators lie like wgmma's: the guarded loop has
   // overwritten them. Needs no agreement with the other warps.
   SIRDAR_DEVICE void score_again(int block) {
-    // Not to be found ahead of the loop that this is a rare case of.
-    const int own_warp = ptx::opaque(4 * warpgroup + warp), own = ptx::opaque(lane);
-    const int q_stage = ptx::opaque(q_ring.stage), k_stage = ptx::opaque(k_ring.stage);
     // Row or key of a lane in a fragment of sixteen, under the swizzle, and its 16-byte piece.
-    const uint32_t q = s.q(q_stage) + (16 * own_warp + (own & 15)) * 128;
-    const uint32_t k = s.k(k_stage) + ((own & 7) + ((own >> 4) << 3)) * 128;
+    const uint32_t q = s.q(q_ring.stage) + (64 * warpgroup + 16 * warp + (lane & 15)) * 128;
+    const uint32_t k = s.k(k_ring.stage) + ((lane & 7) + ((lane >> 4) << 3)) * 128;
     // Three warpgroups' loop would lose half of its operand reuse to scores that begin together.
-    constexpr int kKeys = kWarpgroups >= 3 && kN % 32 == 0 ? 32 : kN;
+    constexpr int kKeys = kWarpgroups == 3 && kN % 32 == 0 ? 32 : kN;
     SIRDAR_UNROLL
     for (int first = 0; first < kN; first += kKeys) {
       SIRDAR_UNROLL
@@ -422,9 +427,9 @@ struct Consumer {
       for (int step = 0; step < kDepth / 16; ++step) {
         const int chunk = step / 4, piece = (step & 3) * 2;
         uint32_t a[4];
-        ptx::ldmatrix_x4(a, q + chunk * (kM * 128) + (((piece + (own >> 4)) ^ (own & 7)) << 4));
+        ptx::ldmatrix_x4(a, q + chunk * (kM * 128) + (((piece + (lane >> 4)) ^ (lane & 7)) << 4));
         const uint32_t keys =
-            k + chunk * (kN * 128) + (((piece + ((own >> 3) & 1)) ^ (own & 7)) << 4);
+            k + chunk * (kN * 128) + (((piece + ((lane >> 3) & 1)) ^ (lane & 7)) << 4);
         SIRDAR_UNROLL
         for (int key = first; key < first + kKeys; key += 16) {
           uint32_t b[4];
@@ -440,9 +445,9 @@ struct Consumer {
     if constexpr (kStagesBias) {  // the tile has been given back
       if constexpr (!kScalesLast) add_terms(scores, item, block);
       terms.staged_bias.add_again(scores, kScalesLast ? params.scale_log2 : 1.0f, params.bias, item,
-                                  ptx::opaque(thread_row(item)), ptx::opaque(block) * kN, own);
+                                  thread_row(item), block * kN, lane);
       change_logits(scores, item, block);
-    } else if constexpr (!kFusesTerms) {
+    } else {
       make_logits(scores, item, block, terms);
     }
   }
@@ -455,68 +460,61 @@ struct Consumer {
 
   // Whether the running maximum is taken, and not the guarded reference.
   SIRDAR_DEVICE bool is_classic_now(bool hides) const {
-    bool is_classic = overflows >= kPatience;
+    bool is_classic = kPatience != kEndless && overflows >= kPatience;
     if (config.has_mask_mod || config.bias != Bias::none || (kHidesFirst && hides)) {
       // A row that has seen nothing yet has no reference.
       const float least = ptx::min_of(rows.reference.upper, rows.reference.lower);
-      is_classic |= ptx::any_sync(least == kUnseen);
+      is_classic |= ptx::any_sync(least == kMinusInfinity);
     }
     return is_classic;
   }
 
-  // Exponentials against the reference as it stands, or the running maximum; then the sums are
-  // looked at. Scores that are made again take the same text. Not 0 if the reference moved: outputs
-  // so far are to be multiplied by `factor`. The branch also pins the order: without the border of
-  // a basic block ptxas moves the wait for the product by V above the exponentials. That wait
-  // itself stays out of the branch, which warps take one by one. Numbers where bool would do:
-  // those cost the loop fewer instructions.
+  // Exponentials against the reference as it stands; then the sums are looked at. True if the
+  // reference moved: outputs so far are to be multiplied by `factor`. The branch also pins the
+  // order: without the border of a basic block ptxas moves the wait for the product by V above the
+  // exponentials. That wait itself stays out of the branch, which warps take one by one.
   template <class Hide>
-  SIRDAR_DEVICE int guarded_softmax(int block, bool is_classic, Hide hide_some) {
+  SIRDAR_DEVICE bool guarded_softmax(int block, bool is_classic, Hide hide_some, RowPair& factor) {
     constexpr float kGuard = guard_of(config.element);
-    const RowState before_block = rows;
-    int renews = is_classic ? 1 : 0, is_again = 0;
-    while (true) {
-      if constexpr (kHidesFirst) hide_some();
-      if (renews != 0) {
-        if constexpr (kFusesTerms) add_terms(scores, item, block);
-        if constexpr (!kHidesFirst) hide_some();
-        renew_reference<0>(scores, scale, rows, factor);
-      }
-      RowPair more;
-      if (renews != 0 || !kFusesTerms) {
-        exponentiate<config, false>(scores, scale, rows.reference, more);
+    const RowPair before = rows.sum;
+    bool repairs = is_classic;
+    if constexpr (kHidesFirst) hide_some();
+    if (!is_classic) {
+      if constexpr (kAddsAlibiLast) {
+        exponentiate<config.is_alibi_one_sided>(scores, params.scale_log2 * kLog2e,
+                                                alibi_rows(item, block, kLog2e), rows.reference,
+                                                rows.sum);
+      } else if constexpr (kCapsLast) {
+        exponentiate_capped<config.writes_lse>(scores, params.cap, rows.reference, rows.sum);
       } else {
-        exponentiate_fused(block, more);
+        exponentiate<config, false>(scores, scale, rows.reference, rows.sum);
       }
-      const RowPair before = rows.sum;
-      rows.sum = {before.upper + more.upper, before.lower + more.lower};
-      if (!ptx::any_sync(!(rows.sum.upper < kGuard && rows.sum.lower < kGuard))) return renews;
-      if (is_again != 0) return 1;
-      if (renews != 0) {
-        if (!kStagesBias || !has_lost(before_block.sum)) return 1;
-      } else {
-        if (repair()) return 1;
-        ++overflows;
-      }
-      score_again(block);
-      if constexpr (kStagesBias) {  // on a text of its own: with this one it would spill
-        rows = before_block;
-        hide_some();
+      repairs = ptx::any_sync(!(rows.sum.upper < kGuard && rows.sum.lower < kGuard));
+    }
+    if (repairs) {
+      const RowPair reference = rows.reference;
+      const auto take_again = [&] {
+        score_again(block);
+        if constexpr (kStagesBias || kHidesFirst) hide_some();  // elsewhere the block is whole
+        rows = {reference, before};
         online_update<config, 0>(scores, scale, rows, factor);
-        return 1;
+      };
+      bool is_lost = false;
+      if (is_classic) {
+        if constexpr (kAddsAlibiLast || kCapsLast) add_terms(scores, item, block);
+        if constexpr (!kHidesFirst) hide_some();
+        online_update<config, 0>(scores, scale, rows, factor);
+        is_lost = kStagesBias && has_lost(before);
+      } else if (!repair(factor)) {
+        ++overflows;
+        is_lost = kStagesBias;
+        if constexpr (!kStagesBias) take_again();
       }
-      rows.sum = before;
-      renews = is_again = 1;
+      if constexpr (kStagesBias) {
+        if (is_lost) take_again();
+      }
     }
-  }
-  // With the terms of the logits on the way.
-  SIRDAR_DEVICE void exponentiate_fused(int block, RowPair& sum) {
-    if constexpr (kAddsAlibiLast) {
-      exponentiate<config.is_alibi_one_sided>(scores, params.scale_log2 * kLog2e,
-                                              alibi_rows(item, block, kLog2e), rows.reference, sum);
-    } else if constexpr (kCapsLast) {
-      exponentiate_capped<config.writes_lse>(scores, params.cap, rows.reference, sum);
-    }
+    return repairs;
   }
 
   // Whether a sum became NaN or infinite only now.
@@ -528,7 +526,7 @@ struct Consumer {
 
   // A sum grew out of range: by a power of two where it is finite. Otherwise false, and the scores
   // are wanted again.
-  SIRDAR_DEVICE bool repair() {
+  SIRDAR_DEVICE bool repair(RowPair& factor) {
     const RowPair sum{quad_sum(rows.sum.upper), quad_sum(rows.sum.lower)};
     if (ptx::any_sync(!(sum.upper < 1e37f && sum.lower < 1e37f))) return false;
     factor = {lower_by_exponent(sum.upper, rows.reference.upper),
@@ -539,58 +537,17 @@ struct Consumer {
     return true;
   }
 
-  // ---- the walk over key blocks
+  // ---- the walk over an item's key blocks
 
-  // Key blocks [begin, end) hide nothing from this warpgroup.
-  struct WholeBlocks {
-    int begin = 0, end = 0;
-  };
-  SIRDAR_DEVICE WholeBlocks whole_blocks() const {
-    const KeyBounds<config> bounds = bounds_of(item);
-    return {(bounds.lo(last_query_row(item)) + kN - 1) / kN, bounds.hi(first_query_row(item)) / kN};
-  }
-
-  SIRDAR_DEVICE void begin_without_v() {
-    const bool fits = v_bytes(config) <= k_bytes(config);
-    v_ring.parity = fits ? k_ring.parity : 0;
-    v_tiles = fits ? s.k(k_ring.stage) : s.v(0);
-    v_full = fits ? s.k_full(k_ring.stage) : s.v_full(0);
-  }
-  SIRDAR_DEVICE void begin_with_v() {
-    v_ring = {};
-    v_tiles = s.v(0);
-    v_full = s.v_full(0);
-  }
-
-  // The next item becomes the one whose scores are taken, if there is one.
-  SIRDAR_DEVICE bool take_item() {
-    release_previous_out();
-    if (has_item) {
-      q_ring.advance();
-      slot = slot + 1 == num_items_ahead(config) ? 0 : slot + 1;
-    }
-    ptx::mbarrier_wait(s.q_full(q_ring.stage), q_ring.parity);
-    item = read_item<config>(params, s.info(slot));
-    if (item.block < 0) return false;
-    q_rows = ptx::wgmma_descriptor(s.q(q_ring.stage) + warpgroup * 8192, 16, 1024);
-    const bool takes_first_turn = config.takes_turns && warpgroup == kWarpgroups - 1;
-    if (takes_first_turn && !has_item) ptx::barrier_arrive(1, 256);
-    num_blocks = own_blocks(item);
-    skip_k(item.num_blocks - num_blocks);
-    if (!has_item) begin_without_v();
-    overflows = kEndless;
-    rows = {};
-    return true;
-  }
-
-  // Scores of `block` with the product of the block that was walked before it, up to the scores'
-  // arrival.
+  // Scores of `block` with the product of the block to its right, up to the scores' arrival.
   SIRDAR_DEVICE Terms issue_block(int block, const SeenBlock& known) {
-    Terms terms = load_terms(item, block, known);
+    Terms terms;
+    load_bias(item, block, terms);
+    load_seen(item, known, terms);
     wait_k();
     wait_turn();
     ptx::wgmma_fence();
-    issue_qk();
+    issue_qk(q_ring.stage, Flag<false>{});
     wait_v();
     issue_pv();
     pass_turn();
@@ -605,46 +562,158 @@ struct Consumer {
     ptx::registers_ready(scores);
     return terms;
   }
-
-  // The same, and exponentials; then the product is there too. hides: pairs of the block may be
-  // hidden; kIsWhole: they are not, and the item does not begin. Not 0 as guarded_softmax().
-  template <bool kIsWhole>
-  SIRDAR_DEVICE int take_block(int block, bool hides, const SeenBlock& known) {
-    const Terms terms = issue_block(block, known);
-    const auto hide_some = [&] {
-      if (!kIsWhole && hides) hide(scores, item, ptx::opaque(block), known, terms);
-    };
-    int moved = 1;
-    if constexpr (config.softmax == Softmax::guarded && (kIsWhole || !kWalksApart)) {
-      const bool is_classic =
-          (kHasMask && !kHidesFirst && hides) || is_classic_now(!kIsWhole && hides);
-      if constexpr (kStagesBias) {
-        // What is NaN where the bias hides shows in the sums, and is scored again.
-        make_logits<false>(scores, item, block, terms);
-      } else if constexpr (!kFusesTerms) {
-        make_logits(scores, item, block, terms);
-      }
-      moved = guarded_softmax(block, is_classic, hide_some);
-    } else {
-      make_logits(scores, item, block, terms);
-      hide_some();
-      online_update<config, kThreshold>(scores, scale, rows, factor);
-    }
-    wait_out();
-    return moved;
-  }
-
-  // Gives back what it was made of.
-  SIRDAR_DEVICE void end_block(int block, int moved) {
-    if (moved != 0) scale_rows(out, factor);
-    release_v();
-    release_k();
-    pack_weights();
-    if (block == item.first_block) release_q();
+  SIRDAR_DEVICE void finish_block(bool is_last) {
+    pack_weights(Flag<false>{});
+    if (is_last) release_q();
     release_previous_out();
   }
-  // Of an item whose last product is there, or of none; `done` are its rows.
-  SIRDAR_DEVICE void end_item(const RowState& done);
+
+  // hides: pairs of the block may be hidden.
+  template <bool kMayHide>
+  SIRDAR_DEVICE void online_block(int block, bool is_last, bool hides, const SeenBlock& known) {
+    const Terms terms = issue_block(block, known);
+    make_logits(scores, item, block, terms);
+    if (kMayHide && hides) hide(scores, item, block, known, terms);
+    RowPair factor;
+    online_update<config, kThreshold>(scores, scale, rows, factor);
+    release_k();
+    wait_out();
+    release_v();
+    scale_rows(out, factor);
+    finish_block(is_last);
+  }
+
+  // A block that hides takes the running maximum.
+  template <bool kMayHide>
+  SIRDAR_DEVICE void guarded_block(int block, bool is_last, bool hides, const SeenBlock& known) {
+    const Terms terms = issue_block(block, known);
+    const bool is_classic =
+        (kMayHide && hides && !kHidesFirst) || is_classic_now(kMayHide && hides);
+    if constexpr (kStagesBias) {
+      // What is NaN where the bias hides shows in the sums, and is scored again.
+      make_logits<false>(scores, item, block, terms);
+    } else if constexpr (!kAddsAlibiLast && !kCapsLast) {
+      make_logits(scores, item, block, terms);
+    }
+    RowPair factor{1, 1};
+    const auto hide_some = [&] {
+      if (kMayHide && hides) hide(scores, item, block, known, terms);
+    };
+    const bool moved = guarded_softmax(block, is_classic, hide_some, factor);
+    wait_out();
+    if (moved) scale_rows(out, factor);
+    release_v();
+    release_k();
+    finish_block(is_last);
+  }
+
+  template <bool kMayHide>
+  SIRDAR_DEVICE void any_block(int block, bool hides, bool is_last, const SeenBlock& known = {}) {
+    if constexpr (config.softmax == Softmax::guarded) {
+      guarded_block<kMayHide>(block, is_last, hides, known);
+    } else {
+      online_block<kMayHide>(block, is_last, hides, known);
+    }
+  }
+
+  // Key blocks [begin, end) hide nothing from this warpgroup.
+  struct WholeBlocks {
+    int begin, end;
+  };
+  SIRDAR_DEVICE WholeBlocks whole_blocks() const {
+    const KeyBounds<config> bounds = bounds_of(item);
+    return {(bounds.lo(last_query_row(item)) + kN - 1) / kN, bounds.hi(first_query_row(item)) / kN};
+  }
+
+  // Only the blocks that something is seen of.
+  SIRDAR_DEVICE void walk_seen() {
+    const WholeBlocks whole = whole_blocks();
+    bool is_last = num_blocks == 1;
+    while (!is_last) {
+      wait_k();
+      const SeenBlock known = known_block();
+      const int block = known.index;
+      is_last = block == item.first_block;
+      const bool hides = known.tile != SeenBlock::kAll || block >= whole.end || block < whole.begin;
+      any_block<true>(block, hides, is_last, known);
+    }
+  }
+
+  // One text for blocks that hide and others is compiled sooner; with four warpgroups its loop
+  // would spill.
+  SIRDAR_DEVICE void walk() {
+    if constexpr (config.has_mask_mod) return walk_seen();
+    const int first = item.first_block;
+    int block = first + num_blocks - 2;  // the weights of block + 1 are in registers
+    if constexpr (config.mask == MaskForm::full) {
+      for (; block >= first; --block) any_block<false>(block, false, block == first);
+    } else {
+      const WholeBlocks whole = whole_blocks();
+      if constexpr (kWarpgroups <= 2) {
+        for (; block >= first; --block) {
+          const bool hides = block >= whole.end || (kHasLo && block < whole.begin);
+          any_block<true>(block, hides, block == first);
+        }
+        return;
+      }
+      for (; block >= first && block >= whole.end; --block) {
+        online_block<true>(block, block == first, true, {});
+      }
+      const int begin = kHasLo ? ptx::max_of(first, whole.begin) : first;
+      for (; block >= begin; --block) any_block<false>(block, false, block == first);
+      if constexpr (kHasLo) {
+        for (; block >= first; --block) online_block<true>(block, block == first, true, {});
+      }
+    }
+  }
+
+  // ---- borders between items
+
+  template <class Half>
+  SIRDAR_DEVICE void start(Half half) {
+    const int block = item.first_block + num_blocks - 1;
+    Terms terms;
+    load_bias(item, block, terms);
+    const SeenBlock known = known_block();
+    load_seen(item, known, terms);
+    ptx::registers_ready(scores);
+    ptx::wgmma_fence();
+    issue_qk(q_ring.stage, half);
+    pass_turn();
+    take_bias(terms);
+    find_seen(item, known, terms);
+    ptx::wgmma_wait_group<0>();
+    ptx::registers_ready(scores);
+    first_softmax(item, num_blocks, known, terms, rows, half);
+    release_k();
+    pack_weights(half);
+  }
+
+  // Whole regions from issue to wait exist twice: ptxas serialises a wgmma under a branch.
+  template <class Half>
+  SIRDAR_DEVICE void cross(int next_buffer, const WorkItem& next, int blocks, RowState& state,
+                           Half half) {
+    const int block = next.first_block + blocks - 1;
+    Terms terms;
+    load_bias(next, block, terms);
+    const SeenBlock known = known_block();
+    load_seen(next, known, terms);
+    wait_turn();
+    ptx::wgmma_fence();
+    issue_qk(next_buffer, half);
+    wait_v();
+    issue_pv();
+    pass_turn();
+    take_bias(terms);
+    find_seen(next, known, terms);
+    ptx::wgmma_wait_group<1>();
+    ptx::registers_ready(scores);
+    first_softmax(next, blocks, known, terms, state, half);
+    release_k();
+    wait_out();
+    release_v();
+    pack_weights(half);  // before the epilogue, so that the scores are dead during it
+  }
 
   SIRDAR_DEVICE void finish_last() {
     wait_v();
@@ -655,60 +724,7 @@ struct Consumer {
     release_v();
   }
 
-  // One text for all blocks, those included with which an item begins and the one before it ends,
-  // but for kWalksApart.
-  SIRDAR_DEVICE void run() {
-    while (true) {
-      const RowState done = rows;
-      const bool goes_on = take_item();
-      if (!goes_on && !has_item) break;
-      WholeBlocks whole;
-      if (goes_on) whole = whole_blocks();
-      int block = item.first_block + num_blocks, begins = 1;
-      do {
-        int moved = 0;
-        if (goes_on) {
-          if constexpr (config.has_mask_mod) wait_k();
-          const SeenBlock known = known_block();
-          block = config.has_mask_mod ? known.index : block - 1;
-          const bool hides = (config.has_mask_mod && known.tile != SeenBlock::kAll) ||
-                             block >= whole.end || (kHasLo && block < whole.begin);
-          moved = take_block<false>(block, hides, known);
-        } else {
-          finish_last();
-        }
-        if (begins != 0) {
-          begins = 0;
-          if (goes_on) {
-            release_k();
-            if (has_item) release_v();
-          }
-          pack_weights();  // before the epilogue, so that the scores are dead during it
-          if (has_item) end_item(done);
-          if (!goes_on) break;
-          store_pending = kStagesOut && has_item;
-          if (!has_item) begin_with_v();
-          has_item = true;
-          out_started = overflows = 0;
-          skip_v(item.num_blocks - num_blocks);
-          if (num_blocks == 1) release_q();
-        } else {
-          end_block(block, moved);
-        }
-        if constexpr (kWalksApart) {
-          const int last = ptx::max_of(item.first_block, kHasLo ? whole.begin : 0);
-          while (block > last && block <= whole.end) {
-            --block;
-            end_block(block, take_block<true>(block, false, {}));
-          }
-        }
-      } while (block != item.first_block);
-      if (!goes_on) break;
-    }
-    if constexpr (hands_rows_over(config)) dismiss_restorer(q_ring.parity);
-    if (config.takes_turns && warpgroup == 0 && has_item) wait_turn();  // the last turn passed on
-    if (kStagesOut && is_leader()) ptx::cp_async_bulk_wait_group<0>();
-  }
+  SIRDAR_DEVICE void run();
 };
 
 }  // namespace sirdar::sm90

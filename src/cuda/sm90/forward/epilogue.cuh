@@ -1,4 +1,4 @@
-// How an item ends. Included by consumer.cuh.
+// How an item ends, and the loop over items. Included by consumer.cuh.
 #pragma once
 
 #include "cuda/sm90/forward/consumer.cuh"
@@ -15,12 +15,13 @@ struct RowResult {
 // value; the larger of the two references keeps both in range.
 SIRDAR_DEVICE RowResult finish_row(float reference, float sum, float sink) {
   const float top = ptx::max_of(reference, sink);
-  const float factor = ptx::exp2_approx(reference - top);
-  const float total = sum * factor + ptx::exp2_approx(sink - top);
+  const float usable = top == kMinusInfinity ? 0.0f : top;
+  const float factor = ptx::exp2_approx(reference - usable);
+  const float total = sum * factor + ptx::exp2_approx(sink - usable);
   RowResult result;
   result.is_empty = sum == 0.0f;
   result.inverse = result.is_empty ? 0.0f : factor / total;
-  result.lse = total == 0.0f ? kMinusInfinity : (top + ptx::log2_approx(total)) * kLn2;
+  result.lse = total == 0.0f ? kMinusInfinity : (usable + ptx::log2_approx(total)) * kLn2;
   return result;
 }
 
@@ -30,8 +31,6 @@ struct Epilogue {
   using Owner = Consumer<config, Modification>;
   Owner& c;
   const WorkItem& item;
-  const RowState& rows;
-  int q_stage;  // its Q buffer
   RowResult upper, lower;
   LostRows lost;
 
@@ -92,7 +91,7 @@ struct Epilogue {
       if ((lost.upper | lost.lower) == 0) return;
       ptx::syncwarp();
       restore_rows<config>(c.params, c.modification, item, c.first_row(item) + 16 * c.warp, c.lane,
-                           c.scale, lost, rows.reference, {upper.inverse, lower.inverse}, write);
+                           c.scale, lost, c.rows.reference, {upper.inverse, lower.inverse}, write);
       // Overwritten anyway, but not for the compiler, which would keep them through all that.
       SIRDAR_UNROLL
       for (float& value : c.out) value = 0;
@@ -102,7 +101,7 @@ struct Epilogue {
   }
 
   // The item's own Q buffer, of which each warpgroup touches its own 64 rows only.
-  SIRDAR_DEVICE uint32_t staging() const { return c.s.q(q_stage) + c.warpgroup * 8192; }
+  SIRDAR_DEVICE uint32_t staging() const { return c.s.q(c.q_ring.stage) + c.warpgroup * 8192; }
   // Where 16 bytes of a row of the warpgroup are in it: columns 64 chunk + 8 piece on.
   SIRDAR_DEVICE static uint32_t staged(int row, int chunk, int piece) {
     return chunk * (Owner::kM * 128) + row * 128 + ((piece ^ (row & 7)) << 4);
@@ -190,46 +189,40 @@ struct Epilogue {
 };
 
 template <ForwardConfig config, class Modification>
-SIRDAR_DEVICE void Consumer<config, Modification>::end_item(const RowState& done) {
-  constexpr int kAhead = num_items_ahead(config), kBuffers = config.num_q_buffers;
-  const WorkItem ended = read_item<config>(params, s.info((slot + kAhead - 1) % kAhead));
-  if constexpr (hands_rows_over(config)) mark_rows();
+SIRDAR_DEVICE void finish_item(Consumer<config, Modification>& c, const WorkItem& item) {
+  if constexpr (hands_rows_over(config)) c.mark_rows();
   RowPair sink{kMinusInfinity, kMinusInfinity};
   if constexpr (config.has_sink) {
     const auto sink_of = [&](QueryRow of) {
-      return params.sink[of.head * params.stride_sink] * kLog2e;
+      return c.params.sink[of.head * c.params.stride_sink] * kLog2e;
     };
-    sink.upper = sink_of(upper_row(ended));
-    sink.lower = kHasOneHead ? sink.upper : sink_of(lower_row(ended));
+    sink.upper = sink_of(c.upper_row(item));
+    sink.lower =
+        Consumer<config, Modification>::kHasOneHead ? sink.upper : sink_of(c.lower_row(item));
   }
-  const int row = thread_row(ended), stored = stored_rows<config>(params, ended.batch);
-  const RowPair sum{quad_sum(done.sum.upper), quad_sum(done.sum.lower)};
-  Epilogue<config, Modification> epilogue{*this,
-                                          ended,
-                                          done,
-                                          (q_ring.stage + kBuffers - 1) % kBuffers,
-                                          finish_row(done.reference.upper, sum.upper, sink.upper),
-                                          finish_row(done.reference.lower, sum.lower, sink.lower),
+  const int row = c.thread_row(item), stored = stored_rows<config>(c.params, item.batch);
+  const RowPair sum{quad_sum(c.rows.sum.upper), quad_sum(c.rows.sum.lower)};
+  Epilogue<config, Modification> epilogue{c,
+                                          item,
+                                          finish_row(c.rows.reference.upper, sum.upper, sink.upper),
+                                          finish_row(c.rows.reference.lower, sum.lower, sink.lower),
                                           {}};
   if constexpr (restores_rows(config) && !hands_rows_over(config)) {
-    epilogue.lost = lost_rows(out);
+    epilogue.lost = lost_rows(c.out);
   }
-  const auto maximum_of = [](float reference) {
-    return reference == kUnseen ? kMinusInfinity : reference * kLn2;
-  };
-  RowPair maxima{maximum_of(done.reference.upper), maximum_of(done.reference.lower)};
+  RowPair maxima{c.rows.reference.upper * kLn2, c.rows.reference.lower * kLn2};
   if constexpr (config.has_lengths) {  // stored rows that take no part
     constexpr RowResult kUnused{0.0f, kMinusInfinity, true};
-    if (query_row<config>(row) >= ended.seqlen_q)
+    if (query_row<config>(row) >= item.seqlen_q)
       epilogue.upper = kUnused, maxima.upper = kMinusInfinity;
-    if (query_row<config>(row + 8) >= ended.seqlen_q)
+    if (query_row<config>(row + 8) >= item.seqlen_q)
       epilogue.lower = kUnused, maxima.lower = kMinusInfinity;
   }
   if constexpr (config.writes_lse) {
-    epilogue.store_scalars(params.lse, row, stored, {epilogue.upper.lse, epilogue.lower.lse});
+    epilogue.store_scalars(c.params.lse, row, stored, {epilogue.upper.lse, epilogue.lower.lse});
   }
   if constexpr (config.writes_max_logit) {
-    epilogue.store_scalars(params.max_logit, row, stored, maxima);
+    epilogue.store_scalars(c.params.max_logit, row, stored, maxima);
   }
   if constexpr (config.num_q_buffers > 1) {
     epilogue.stage();
@@ -237,8 +230,71 @@ SIRDAR_DEVICE void Consumer<config, Modification>::end_item(const RowState& done
   } else {
     epilogue.store_rows(row, stored);
     epilogue.restore_stored(row, stored);
-    if constexpr (hands_rows_over(config)) hand_rows_over();
+    if constexpr (hands_rows_over(config)) c.hand_rows_over();
   }
+}
+
+template <ForwardConfig config, class Modification>
+SIRDAR_DEVICE void Consumer<config, Modification>::run() {
+  const Flag<false> whole{};
+  const Flag<config.trim == 2> half{};
+  ptx::mbarrier_wait(s.q_full(0), 0);
+  item = read_item<config>(params, s.info(0));
+  if (item.block < 0) {
+    if constexpr (hands_rows_over(config)) dismiss_restorer(0);
+    return;
+  }
+  if (config.takes_turns && warpgroup == kWarpgroups - 1) ptx::barrier_arrive(1, 256);
+  num_blocks = own_blocks(item);
+  skip_k(item.num_blocks - num_blocks);
+  wait_k();
+  wait_turn();
+  if (needs_half(item, num_blocks)) {
+    start(half);
+  } else {
+    start(whole);
+  }
+  skip_v(item.num_blocks - num_blocks);
+  while (true) {
+    if (num_blocks == 1) release_q();
+    walk();
+    release_previous_out();
+    RingPosition<config.num_q_buffers> next_ring = q_ring;
+    next_ring.advance();
+    ptx::mbarrier_wait(s.q_full(next_ring.stage), next_ring.parity);
+    const int next_slot = slot + 1 == num_items_ahead(config) ? 0 : slot + 1;
+    const WorkItem next = read_item<config>(params, s.info(next_slot));
+    int blocks = 0;
+    RowState state;
+    if (next.block >= 0) {
+      blocks = own_blocks(next);
+      skip_k(next.num_blocks - blocks);
+      wait_k();
+      if (needs_half(next, blocks)) {
+        cross(next_ring.stage, next, blocks, state, half);
+      } else {
+        cross(next_ring.stage, next, blocks, state, whole);
+      }
+    } else {
+      finish_last();
+    }
+    finish_item(*this, item);
+    store_pending = kStagesOut;
+    out_started = 0;
+    if (next.block < 0) {
+      if constexpr (hands_rows_over(config)) dismiss_restorer(next_ring.parity);
+      break;
+    }
+    skip_v(next.num_blocks - blocks);
+    rows = state;
+    item = next;
+    num_blocks = blocks;
+    q_ring = next_ring;
+    slot = next_slot;
+    overflows = 0;
+  }
+  if (config.takes_turns && warpgroup == 0) wait_turn();  // the last turn passed on
+  if (kStagesOut && is_leader()) ptx::cp_async_bulk_wait_group<0>();
 }
 
 }  // namespace sirdar::sm90

@@ -52,7 +52,7 @@ struct Restorer {
     const KeyBounds<config> bounds(params, item.seqlen_q, item.seqlen_k);
     SIRDAR_NO_UNROLL
     for (int column = 2 * lane; column < columns(config.head_dim_v); column += 64) {
-      float reference = kUnseen, sum = 0, first = 0, second = 0;
+      float reference = kMinusInfinity, sum = 0, first = 0, second = 0;
       SIRDAR_NO_UNROLL
       for (int key = bounds.lo(row); key < bounds.hi(row); key += 32) {
         bool is_visible = false;
@@ -62,8 +62,9 @@ struct Restorer {
         });
         const float top = ptx::max_of(
             reference, over_lanes(logit, [](float a, float b) { return ptx::max_of(a, b); }));
-        const float factor = ptx::exp2_approx(reference - top);
-        const float weight = is_visible ? ptx::exp2_approx(logit - top) : -1.0f;
+        const float usable = top == kMinusInfinity ? 0.0f : top;
+        const float factor = ptx::exp2_approx(reference - usable);
+        const float weight = is_visible ? ptx::exp2_approx(logit - usable) : -1.0f;
         reference = top;
         sum = ptx::fma_of(sum, factor, is_visible ? weight : 0.0f);
         first *= factor;

@@ -30,13 +30,9 @@ struct RowPair {
   float upper, lower;
 };
 
-// The reference of a row that has seen nothing: the least finite number, so that hidden scores have
-// weight 0 against it, and whatever is seen takes its place.
-inline constexpr float kUnseen = __builtin_bit_cast(float, 0xff7fffffu);
-
-// sum is this thread's share.
+// invariant: reference is finite or -inf; sum is this thread's share.
 struct RowState {
-  RowPair reference{kUnseen, kUnseen};
+  RowPair reference{kMinusInfinity, kMinusInfinity};
   RowPair sum{0, 0};
 };
 
@@ -73,14 +69,7 @@ SIRDAR_DEVICE float exp2_polynomial(float x) {
   return y * ptx::float_of(ptx::bits_of(shifted) << 23);
 }
 
-// To the sums those of four neighbouring registers; the first four begin them.
-template <int kCount>
-SIRDAR_DEVICE void add_weights(const float (&weights)[kCount], int i, RowPair& sum) {
-  const RowPair more{weights[i] + weights[i + 1], weights[i + 2] + weights[i + 3]};
-  sum = i == 0 ? more : RowPair{sum.upper + more.upper, sum.lower + more.lower};
-}
-
-// Weights and their sums. The shape of the sums matters: pairs keep two FMAs with one reference
+// weights and their sums. The shape of the sums matters: pairs keep two FMAs with one reference
 // side by side, and the second takes it from the operand reuse cache; the tensor core and the FMA
 // pipe share register bandwidth (README.md, operand reuse).
 template <ForwardConfig config, bool kIsBounded, int kCount>
@@ -99,7 +88,8 @@ SIRDAR_DEVICE void exponentiate(float (&scores)[kCount], float scale, RowPair re
     scores[i + 1] = exp2_of(i + 1, ptx::fma_of(scores[i + 1], scale, -reference.upper));
     scores[i + 2] = exp2_of(i + 2, ptx::fma_of(scores[i + 2], scale, -reference.lower));
     scores[i + 3] = exp2_of(i + 3, ptx::fma_of(scores[i + 3], scale, -reference.lower));
-    add_weights(scores, i, sum);
+    sum.upper += scores[i] + scores[i + 1];
+    sum.lower += scores[i + 2] + scores[i + 3];
   }
 }
 
@@ -148,7 +138,8 @@ SIRDAR_DEVICE void exponentiate_capped(float (&scores)[kCount], const CapTerms& 
       const float last = kIsExact ? ptx::fma_of(square, cap.c2, cap.c1) : cap.c1;
       scores[j] = ptx::exp2_approx(ptx::fma_of(scores[j], ptx::fma_of(square, last, cap.c0), more));
     }
-    add_weights(scores, i, sum);
+    sum.upper += scores[i] + scores[i + 1];
+    sum.lower += scores[i + 2] + scores[i + 3];
   }
   if (exponents >> 23 != cap.exponent) sum.upper = -kMinusInfinity;
 }
@@ -182,7 +173,8 @@ SIRDAR_DEVICE void exponentiate(float (&scores)[kCount], float scale, const Alib
       scores[j] =
           ptx::exp2_approx(ptx::fma_of(scores[j], scale, alibi.template at<kOneSided>(j, minus)));
     }
-    add_weights(scores, i, sum);
+    sum.upper += scores[i] + scores[i + 1];
+    sum.lower += scores[i + 2] + scores[i + 3];
   }
 }
 
@@ -217,13 +209,12 @@ SIRDAR_DEVICE RowPair row_maxima(const float (&scores)[kCount], float scale) {
   return {quad_max(upper) * scale, quad_max(lower) * scale};
 }
 
-// The online update [Milakov18 alg. 3] up to the exponentials: the reference becomes the running
-// maximum; `factor` is what earlier sums and outputs are multiplied by. With kThreshold > 0 the
-// reference stays while no row of the warp outgrew it by that much [FA4 3.2]; weights are then up
-// to 2^kThreshold.
-template <int kThreshold, int kCount>
-SIRDAR_DEVICE void renew_reference(const float (&scores)[kCount], float scale, RowState& state,
-                                   RowPair& factor) {
+// The online update [Milakov18 alg. 3]: the reference becomes the running maximum; `factor` is what
+// earlier sums and outputs are multiplied by. With kThreshold > 0 the reference stays while no row
+// of the warp outgrew it by that much [FA4 3.2]; weights are then up to 2^kThreshold.
+template <ForwardConfig config, int kThreshold, int kCount>
+SIRDAR_DEVICE void online_update(float (&scores)[kCount], float scale, RowState& state,
+                                 RowPair& factor) {
   const RowPair block = row_maxima(scores, scale);
   RowPair next{ptx::max_of(state.reference.upper, block.upper),
                ptx::max_of(state.reference.lower, block.lower)};
@@ -233,21 +224,15 @@ SIRDAR_DEVICE void renew_reference(const float (&scores)[kCount], float scale, R
       next = state.reference;
     }
   }
-  factor = {ptx::exp2_approx(state.reference.upper - next.upper),
-            ptx::exp2_approx(state.reference.lower - next.lower)};
+  // A row that has seen nothing yet has no reference; any will do for weights of 0.
+  const RowPair usable{next.upper == kMinusInfinity ? 0.0f : next.upper,
+                       next.lower == kMinusInfinity ? 0.0f : next.lower};
+  factor = {ptx::exp2_approx(state.reference.upper - usable.upper),
+            ptx::exp2_approx(state.reference.lower - usable.lower)};
   state.reference = next;
   state.sum.upper *= factor.upper;
   state.sum.lower *= factor.lower;
-}
-
-template <ForwardConfig config, int kThreshold, int kCount>
-SIRDAR_DEVICE void online_update(float (&scores)[kCount], float scale, RowState& state,
-                                 RowPair& factor) {
-  renew_reference<kThreshold>(scores, scale, state, factor);
-  RowPair more;
-  exponentiate<config, true>(scores, scale, state.reference, more);
-  state.sum.upper += more.upper;
-  state.sum.lower += more.lower;
+  exponentiate<config, true>(scores, scale, usable, state.sum);
 }
 
 template <int kCount>
