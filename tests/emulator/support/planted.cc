@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <set>
@@ -32,6 +33,12 @@ std::string source_line(const std::string& path, unsigned line) {
   return before == 0 ? text : fmt::format("{} #{}", text, before + 1);
 }
 
+// What several kernels use stands in the folder above theirs.
+std::string path_of(const std::string& folder, const std::string& file) {
+  const std::string own = folder + "/" + file;
+  return std::filesystem::exists(own) ? own : folder + "/../" + file;
+}
+
 struct Survivor {
   std::string kernel, operation, change, barrier, warpgroup, source;
 };
@@ -47,7 +54,7 @@ Survivor describe(const PlantedCase& planted, const emulator::Mutation& m) {
           emulator::name_of(m.change),
           barrier,
           m.warpgroup < 0 ? "all" : std::to_string(m.warpgroup),
-          m.file + ": " + source_line(planted.source_folder + "/" + m.file, m.line)};
+          m.file + ": " + source_line(path_of(planted.source_folder, m.file), m.line)};
 }
 
 bool fits(const std::string& pattern, const std::string& text) {

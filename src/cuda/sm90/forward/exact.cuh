@@ -6,6 +6,7 @@
 
 #include "cuda/sm90/forward/modify.cuh"
 #include "cuda/sm90/forward/work.cuh"
+#include "cuda/sm90/lost_rows.cuh"
 
 namespace sirdar::sm90 {
 
@@ -111,24 +112,13 @@ struct ExactRow {
   }
 };
 
-// Of a warp's sixteen results those that are not finite, in bits 0, 4, .. 28: of the upper rows and
-// of the lower ones.
+// Of a warp's sixteen results those that are not finite (cuda/sm90/lost_rows.cuh).
 struct LostRows {
   uint32_t upper = 0, lower = 0;
 };
 template <int kCount>
 SIRDAR_DEVICE LostRows lost_rows(const float (&out)[kCount]) {
-  float upper = 0, lower = 0;
-  SIRDAR_UNROLL
-  for (int i = 0; i < kCount; ++i) (is_lower_row(i) ? lower : upper) += out[i];
-  constexpr float kInfinity = -kMinusInfinity;
-  const bool lost_upper = !(ptx::absolute(upper) < kInfinity);
-  const bool lost_lower = !(ptx::absolute(lower) < kInfinity);
-  if (!ptx::any_sync(lost_upper || lost_lower)) return {};
-  const auto by_row = [](uint32_t lanes) {  // lanes 4 i to 4 i + 3 hold a row
-    return (lanes | lanes >> 1 | lanes >> 2 | lanes >> 3) & 0x11111111u;
-  };
-  return {by_row(ptx::ballot_sync(lost_upper)), by_row(ptx::ballot_sync(lost_lower))};
+  return find_lost(out, [](uint32_t upper, uint32_t lower) { return LostRows{upper, lower}; });
 }
 
 // Makes them again, two columns a lane at a time, so that few registers are held; write(row of
