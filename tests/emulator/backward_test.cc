@@ -199,6 +199,20 @@ TEST(EmulatedBackwardHalf, TakesGradientsOfAnySize) {
   }
 }
 
+// An expression's slopes have no bound, and a gradient that they take out of fp16 is made again.
+TEST(EmulatedBackwardHalf, TakesSlopesOfAnySize) {
+  const char* const text =
+      "bwd b1 sq70 sk130 h2 d128 fp16 score_mod:\"score * gain[h]\" tensor:gain:fp32:1";
+  for (const double gain : {-60.0, 0x1p-12}) {
+    expect_right(text, 7, 16, [&](check::Inputs& inputs) {
+      const TensorView& gains = inputs.args().tensors[0].view;
+      store_element(gains, 0, gain);
+      store_element(gains, gains.stride[0], 3 * gain);
+      inputs.refresh_saved();
+    });
+  }
+}
+
 // Nor for weights of 2 and more, of an lse that is not the rows' own. What is allowed is for
 // weights of e^3 less.
 TEST(EmulatedBackwardHalf, TakesWeightsAboveOne) {
@@ -212,6 +226,36 @@ TEST(EmulatedBackwardHalf, TakesWeightsAboveOne) {
   ASSERT_EQ(verdict.deviations.size(), 3u);
   for (const check::Deviation& deviation : verdict.deviations)
     EXPECT_LT(deviation.ratio, std::exp(3)) << deviation.where;
+}
+
+// An lse far from zero has few digits left behind the point, but a softmax is one of differences.
+TEST(EmulatedBackwardSaved, LevelsFarFromZero) {
+  for (const double level : {-1e4, 3e3}) {
+    expect_right("bwd b1 sq70 sk90 hq2 hkv1 d64 bf16 bias:hk:fp32 causal", 3, 16,
+                 [&](check::Inputs& inputs) {
+                   const TensorView& bias = inputs.args().bias;
+                   for_each_element(
+                       bias, [&](int64_t offset, int64_t) { store_element(bias, offset, level); });
+                   inputs.refresh_saved();
+                 });
+  }
+}
+
+// Keys that are a part of a larger problem's, whose out and lse are given.
+TEST(EmulatedBackwardSaved, OutAndLseAreTheCallers) {
+  const auto edit = [](check::Inputs& inputs) {
+    const TensorView &lse = inputs.args().lse, &out = inputs.args().out;
+    for_each_element(lse, [&](int64_t offset, int64_t index) {
+      const double own = load_element(lse, offset);
+      store_element(lse, offset, index % 5 == 0 ? -kInf : index % 5 == 1 ? own + 1.5 : own + 0.25);
+    });
+    for_each_element(out, [&](int64_t offset, int64_t) {
+      store_element(out, offset, 0.5 * load_element(out, offset));
+    });
+  };
+  for (const char* dtype : {"bf16", "fp16"})
+    expect_right(fmt::format("bwd b1 sq70 sk90 hq2 hkv1 d128 {} softcap:2 dlse", dtype), 5, 16,
+                 edit);
 }
 
 // Every gradient of a run on data that do not depend on `seed`, which draws the schedule.

@@ -56,6 +56,33 @@ TEST(CudaBackward, KnobsThatWouldBeAnotherProblemAreRefused) {
   }
 }
 
+// Before a kernel is compiled or a GPU asked.
+TEST(CudaBackward, CallsThatAreWrongLaunchNothing) {
+  testing::FakeDriver fake;
+  check::Inputs inputs(Problem::parse("bwd b2 s64 h2 d64 bf16 causal").value(), 1,
+                       check::Style::plain);
+  const Plan plan = Plan::create(inputs.problem(), {}, Device::cuda(0).value()).value();
+  ASSERT_EQ(plan.name(), "cuda.sm90.backward");
+  inputs.set_workspace(plan.workspace_bytes());
+  const auto expect_refused = [&](const std::function<void(Args&)>& edit, const char* what) {
+    Args args = inputs.args();
+    edit(args);
+    const Status status = plan.run(args);
+    EXPECT_EQ(status.code(), StatusCode::invalid_argument) << what;
+    EXPECT_NE(status.message().find(what), std::string::npos) << status.message();
+  };
+  expect_refused([](Args& args) { args.lse.shape[2] = 63; }, "lse");
+  expect_refused([](Args& args) { args.lse.dtype = DType::bf16; }, "lse");
+  expect_refused([](Args& args) { args.out.shape[3] = 32; }, "out");
+  expect_refused([](Args& args) { args.dq = args.q; }, "dq");
+  expect_refused([](Args& args) { args.dk = args.dv; }, "dk");
+  expect_refused([](Args& args) { --args.workspace_bytes; }, "workspace");
+  expect_refused([](Args& args) { args.workspace = static_cast<std::byte*>(args.workspace) + 16; },
+                 "workspace");
+  expect_refused([](Args& args) { args.workspace = args.k.data; }, "workspace");
+  EXPECT_TRUE(fake.launches.empty());
+}
+
 // A float for each of lse and delta, sums of dQ in units of 64 rows and columns, a turn a tile.
 TEST(CudaBackward, Workspace) {
   const Problem problem = Problem::parse("bwd b2 s4096 hq16 hkv4 d128 bf16").value();
