@@ -106,6 +106,7 @@ def _forward(arrays, values, tensors, scalars, seed, offset, lse=None, max_logit
     entries, keep, layouts = [], [], {}
     key = [values]
     read, usual = kind.read, type(arrays[0])
+    like = arrays[0]
     for name, array in zip(_FORWARD, arrays):
         if array is None:
             key.append(None)
@@ -114,6 +115,10 @@ def _forward(arrays, values, tensors, scalars, seed, offset, lse=None, max_logit
             pointer, layout, owner = read(array, name)
             if not layout.is_plain:
                 pointer, layout, owner = _plan.read_argument(name, array)
+            if name == "q" and type(owner) is usual:
+                like = (
+                    owner  # a copy, where it was copied: outputs are made like what the plan knows
+                )
         else:
             pointer, layout, owner = _plan.read_argument(name, array, name == "out")
         entries.append((offsets[name], pointer, layout.tail))
@@ -142,11 +147,10 @@ def _forward(arrays, values, tensors, scalars, seed, offset, lse=None, max_logit
             values,
             [(n, at, False) for n, _, at, _ in named],
             names,
-            arrays[0],
+            like,
         )
     plan = known.plan
     out = arrays[3]
-    like = arrays[0]
     result = out
     if out is None:
         make = known.make_out

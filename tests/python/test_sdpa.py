@@ -281,6 +281,28 @@ def test_masks_the_first_time_and_the_next(draw, shape):
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
+def test_the_librarys_order_of_axes_has_the_same_short_way(draw, name):
+    """Against the way that an lse takes, which is the long one."""
+    for _ in range(2):
+        leaves = LAYOUTS[name](draw)
+        q, k, v = (leaf.transpose(1, 2) for leaf in leaves)
+        for options in (
+            {}, {"causal": True}, {"causal": True, "alignment": "top_left", "softmax_scale": 0.3},
+        ):  # fmt: skip
+            out = sirdar.torch.attention(q, k, v, **options)
+            wanted, _ = sirdar.torch.attention(q, k, v, **options, return_lse=True)
+            assert torch.equal(out, wanted) and out.shape == wanted.shape
+            for weights in (out.detach().sin(), torch.ones(()).expand(out.shape)):
+                for one, other in zip(
+                    torch.autograd.grad(out, leaves, weights, retain_graph=True),
+                    torch.autograd.grad(wanted, leaves, weights, retain_graph=True),
+                ):
+                    assert torch.equal(one, other)
+            with torch.no_grad():
+                assert torch.equal(sirdar.torch.attention(q, k, v, **options), wanted)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
 def test_any_layout_the_first_time_and_the_next(draw, name):
     for _ in range(2):  # the second call takes what the first has learned
         q, k, v = LAYOUTS[name](draw)
@@ -343,6 +365,7 @@ def test_errors_speak_of_torchs_arguments_and_axes(draw):
         (ValueError, "^value: has 6 rows and key 7;", lambda: sdpa(q, k, v[:, :, :6])),
         (ValueError, "^query, key, value: have the leading axes", lambda: sdpa(q, k.expand(3, 2, 4, 7, 16), v.expand(4, 2, 4, 7, 16))),
         (ValueError, "^query, key, value: have dtypes", lambda: sdpa(q, k.half(), v)),
+        (ValueError, "^query, key, value: have dtypes", lambda: sdpa(q, k, v.half())),
         (TypeError, "^query: dtype torch.float64", lambda: sdpa(q.double(), k.double(), v.double())),
         (ValueError, "^scale: nan is not finite", lambda: sdpa(q, k, v, scale=float("nan"))),
         (TypeError, "^scale: 'a' is not a number", lambda: sdpa(q, k, v, scale="a")),

@@ -433,6 +433,15 @@ def test_torchs_own_threads_compute(qkv):
     )
 
 
+def test_a_copied_input_does_not_decide_the_outputs_strides(draw):
+    """A q whose last axis is strided is copied, and the copy is known from a contiguous q before."""
+    contiguous = draw(2, 6, 4, 16, grad=False)
+    strided = draw(2, 4, 6, 32, grad=False)[..., ::2].transpose(1, 2)
+    for q in (contiguous, strided, contiguous, strided):
+        close(sirdar.attention(q, q, q), torch_formula.attention(q, q, q)[0])
+        close(sirdar.torch.attention(q, q, q), torch_formula.attention(q, q, q)[0])
+
+
 def test_a_forked_child_computes():
     q = torch.randn(1, 300, 8, 16)
     wanted = sirdar.torch.attention(q, q, q)
@@ -453,7 +462,9 @@ def test_flags_are_flags(qkv):
     q, k, v = (tensor.detach() for tensor in qkv)
     for name in ("return_lse", "return_max_logit", "deterministic", "causal"):
         for value in (2, "x", None, [1]):
-            with pytest.raises(TypeError, match=rf"^{name}: .* is not a flag; pass True or False\.$"):
+            with pytest.raises(
+                TypeError, match=rf"^{name}: .* is not a flag; pass True or False\.$"
+            ):
                 sirdar.torch.attention(q, k, v, **{name: value})
     wanted = sirdar.torch.attention(q, k, v, return_lse=True, return_max_logit=True)
     yes = np.True_

@@ -6,7 +6,7 @@ from typing import Any, Callable, Dict, Optional, Tuple, Union
 import torch
 from torch.autograd import forward_ad
 
-from . import _core, _eager, _ops
+from . import _core, _eager, _ops, _short
 
 
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
@@ -157,6 +157,10 @@ def _prepared(q, k, v, expression, inputs):
     return [q, k, v, bias, sink, expression.tensors, mask, alibi, *others], plain
 
 
+def _is_zero(number):
+    return type(number) in (int, float) and number == 0
+
+
 def attention(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -205,6 +209,16 @@ def attention(
     num_heads_q, seqlen_q]; ragged [num_heads_q, total_q]), a natural logarithm, and max_logit where they
     are asked for. Raises what docs/torch.md lists; what is meant is in docs/semantics.md.
     """
+    if (
+        bias is mask is alibi is sink is cu_seqlens_q is cu_seqlens_k is seqused_q is seqused_k is None
+        and page_table is document_q is document_k is score_mod is mask_mod is tensors is scalars is None
+        and window_left is window_right is seqlen_q is seqlen_k is dropout_rng is None
+        and return_lse is return_max_logit is False and deterministic is True
+        and _is_zero(chunk_size) and _is_zero(softcap) and _is_zero(dropout_p)
+    ):  # fmt: skip
+        out = _short.rows_first(q, k, v, causal, alignment, softmax_scale)
+        if out is not None:
+            return out
     q, k, v = _checked_inputs(q, k, v)
     _check_differentiable(q, k, v, page_table)
     expression = _core.expression(score_mod, mask_mod, tensors, scalars)

@@ -109,8 +109,8 @@ def expression(score_mod, mask_mod, tensors, scalars):
         return NO_EXPRESSION
     if torch.compiler.is_compiling() and (callable(score_mod) or callable(mask_mod)):
         raise NotImplementedError(
-            "score_mod, mask_mod: a function cannot be traced inside a compiled one; write it as text, with what it "
-            "reads in tensors."
+            "score_mod, mask_mod: a function cannot be traced inside a compiled one; write it as text, with "
+            "what it reads in tensors."
         )
     tensors, scalars = _named("tensors", tensors), _named("scalars", scalars)
     score_mod, mask_mod, tensors, scalars = _functions._traced(

@@ -133,7 +133,9 @@ def scaled_dot_product_attention(
     Raises what docs/torch.md lists, in the words of this signature.
     """
     if type(dropout_p) in (float, int) and dropout_p == 0:
-        out = _short.attention(query, key, value, attn_mask, is_causal, scale, enable_gqa)
+        out = _short.attention(
+            _short.HEADS_FIRST, query, key, value, attn_mask, is_causal, scale, enable_gqa
+        )
         if out is not None:
             return out
     if torch.compiler.is_compiling():  # errors are the compiler's then

@@ -1,9 +1,10 @@
-"""The shortest way to scaled_dot_product_attention with nothing but a scale and a mask that has no gradient.
+"""The shortest way to attention with nothing but a scale and a mask that has no gradient.
 
 Where tensors are small, Python takes longer than the attention. So what does not depend on pointers is found
 once for each description of the tensors: a plan, the C struct with sizes and strides in place, and how outputs
 are made. A repeated call looks that up, puts pointers into the struct and calls the library. Tensors keep
-torch's order of axes, [batch, heads, seqlen, dim]; the library's order is in the layouts alone.
+the order of axes that they come in, [batch, seqlen, heads, dim] or torch's [batch, heads, seqlen, dim]; the
+library's order, the first, is in the layouts alone.
 """
 
 import torch
@@ -12,7 +13,32 @@ from torch.autograd import forward_ad
 from .. import _abi, _functions, _plan, _problem, _tensor
 from . import _core, _eager, _ops
 
-_layouts = {}  # (dtype, shape, stride, place) -> Layout of the tensor as [batch, seqlen, heads, dim]
+
+class _Order:
+    """An order of axes. layouts: (dtype, shape, stride, place) -> Layout of the tensor as [batch, seqlen, heads,
+    dim]; no two orders share one."""
+
+    def __init__(self, heads, rows):
+        self.heads, self.rows, self.layouts = heads, rows, {}
+
+    def turned(self, tensor):
+        """From the library's order, or to it."""
+        return tensor if self.rows == 1 else tensor.transpose(1, 2)
+
+    def layout_of(self, tensor):
+        """None for what must be copied first."""
+        key = (tensor.dtype, tensor.shape, tensor.stride(), tensor.is_cpu or tensor.device)
+        known = self.layouts.get(key)
+        if known is None:
+            at = _tensor.read(self.turned(tensor.detach()), "tensor")[1]
+            if not at.is_plain:
+                return None
+            known = _tensor.Layout(at.code, at.shape, at.strides, at.device)
+            _tensor.remember(self.layouts, key, known)
+        return known
+
+
+HEADS_FIRST, ROWS_FIRST = _Order(1, 2), _Order(2, 1)
 _mask_layouts = {}  # the same of masks, as [batch|1, num_heads_q|1, seqlen_q|1, seqlen_k|1]
 _passes = _functions.prepared  # (what differs) -> _Pass
 _PLACES = {name: offset // 8 for name, offset in _plan._OFFSETS.items()}  # in words of the struct
@@ -24,19 +50,6 @@ _CAUSAL, _SCALE, _ALIGNMENT, _LSE = (
     tuple(_problem.OPTIONS).index(name)
     for name in ("causal", "softmax_scale", "alignment", "return_lse")
 )
-
-
-def _layout_of(tensor):
-    """The Layout of a tensor of torch's order in the library's; None for what must be copied first."""
-    key = (tensor.dtype, tensor.shape, tensor.stride(), tensor.is_cpu or tensor.device)
-    known = _layouts.get(key)
-    if known is None:
-        ordered = tensor.detach().transpose(1, 2) if tensor.dim() == 4 else tensor.detach()
-        known = _tensor.read(ordered, "tensor")[1]
-        if not known.is_plain:
-            return None
-        _tensor.remember(_layouts, key, known)
-    return known
 
 
 def _mask_layout_of(mask):
@@ -69,7 +82,7 @@ class _Pass:
     """A plan of one pass, and the structs of calls that are not in use; all tensors but pointers are in them."""
 
     __slots__ = (
-        "causal", "device", "kind", "make", "masks", "plan", "scale", "size", "slots", "tails", "words",
+        "causal", "device", "kind", "make", "masks", "order", "plan", "scale", "size", "slots", "tails", "words",
     )  # fmt: skip
 
     def __init__(self, plan, layouts, names, kind):
@@ -119,43 +132,46 @@ class _Pass:
         return out
 
 
-def _maker(query, value):
+def _maker(order, query, value):
     """How out is made: with q's strides, so that what follows finds the order it had."""
     if value.shape[3] == query.shape[3]:
         return torch.empty_like
-    batch, heads, rows, dim = *query.shape[:3], value.shape[3]
-    return lambda query: query.new_empty((batch, rows, heads, dim)).transpose(1, 2)
+    shape = (query.shape[0], query.shape[order.rows], query.shape[order.heads], value.shape[3])
+    return lambda query: order.turned(query.new_empty(shape))
 
 
 def _mask_fits(mask, query, key):
+    """mask beside tensors of torch's order."""
     if mask.dtype not in (torch.bool, torch.float32, query.dtype) or mask.dim() > 4:
         return False
     sizes = zip(reversed(mask.shape), reversed((*query.shape[:3], key.shape[2])))
     return all(size in (1, wanted) for size, wanted in sizes)
 
 
-def _fits(query, key, value, enable_gqa):
+def _fits(order, query, key, value, enable_gqa):
     """What needs no broadcasting and no copy, and has no mistake in it."""
     if not query.dim() == key.dim() == value.dim() == 4:
         return False
+    if not (query.dtype == key.dtype == value.dtype and query.device == key.device == value.device):
+        return False
     if query.dtype.itemsize == 1 or query.device.type not in _KINDS:
         return False
-    heads, heads_kv = query.shape[1], key.shape[1]
-    if not query.shape[0] == key.shape[0] == value.shape[0] or value.shape[1] != heads_kv:
+    heads, heads_kv = query.shape[order.heads], key.shape[order.heads]
+    if not query.shape[0] == key.shape[0] == value.shape[0] or value.shape[order.heads] != heads_kv:
         return False
-    if key.shape[2] != value.shape[2] or key.shape[3] != query.shape[3]:
+    if key.shape[order.rows] != value.shape[order.rows] or key.shape[3] != query.shape[3]:
         return False
     return heads == heads_kv or (enable_gqa and heads_kv > 0 and heads % heads_kv == 0)
 
 
-def _learn(query, key, value, mask, is_causal, scale, enable_gqa, needs_lse):
+def _learn(order, query, key, value, mask, is_causal, scale, enable_gqa, needs_lse):
     """The _Pass of a call, kept for the next like it; None where the long way must be taken."""
-    if not _fits(query, key, value, enable_gqa):
+    if not _fits(order, query, key, value, enable_gqa):
         return None
     if mask is not None and not _mask_fits(mask, query, key):
         return None
     try:
-        layouts = {name: _layout_of(t) for name, t in zip("qkv", (query, key, value))}
+        layouts = {name: order.layout_of(t) for name, t in zip("qkv", (query, key, value))}
         if None in layouts.values():
             return None
         masks = {} if mask is None else {_name_of(mask): _mask_layout_of(mask)}
@@ -171,48 +187,50 @@ def _learn(query, key, value, mask, is_causal, scale, enable_gqa, needs_lse):
         plan = _plan_of("forward", dict(layouts), _values(is_causal, scale, needs_lse), query)
     except _REFUSALS:
         return None  # the long way says it in the caller's words
-    make = _maker(query, value)
+    make = _maker(order, query, value)
     with torch.no_grad():
-        layouts["out"] = _layout_of(make(query))
+        layouts["out"] = order.layout_of(make(query))
         if needs_lse:
-            layouts["lse"] = _tensor.read(_lse(query), "lse")[1]
+            layouts["lse"] = _tensor.read(_lse(order, query), "lse")[1]
     names = ("q", "k", "v", "out", *masks, *(("lse",) if needs_lse else ()))
     made = _Pass(plan, layouts, names, _tensor.kind_of(query, "q"))
     made.make, made.causal, made.scale = make, is_causal, scale
-    made.masks = masks
+    made.masks, made.order = masks, order
     return _tensor.remember(_passes, told, made, _functions._MAX_PLANS)
 
 
-def _lse(query):
-    return query.new_empty(query.shape[:3], dtype=torch.float32)
+def _lse(order, query):
+    shape = query.shape
+    return query.new_empty((shape[0], shape[order.heads], shape[order.rows]), dtype=torch.float32)
 
 
 def _backward_pass(ready, dout, query, key, value, out, lse, *masks):
     """The _Pass of the gradients; None where dout must be copied first."""
-    at = _layouts.get((dout.dtype, dout.shape, dout.stride(), dout.is_cpu or dout.device))
+    order = ready.order
+    at = order.layouts.get((dout.dtype, dout.shape, dout.stride(), dout.is_cpu or dout.device))
     told = (ready, at)
     known = _passes.get(told)
     if known is not None and at is not None:
         return known
     given = {"q": query, "k": key, "v": value, "out": out, "dout": dout}
-    layouts = {name: _layout_of(tensor) for name, tensor in given.items()}
+    layouts = {name: order.layout_of(tensor) for name, tensor in given.items()}
     if None in layouts.values():
         return None
     layouts["lse"] = _tensor.read(lse, "lse")[1]
     layouts |= ready.masks
     plan = _plan_of("backward", dict(layouts), _values(ready.causal, ready.scale, False), query)
     for name, tensor in (("dq", query), ("dk", key), ("dv", value)):
-        layouts[name] = _layout_of(torch.empty_like(tensor))
+        layouts[name] = order.layout_of(torch.empty_like(tensor))
     made = _Pass(plan, layouts, (*_BACKWARD, *ready.masks), ready.kind)
     return _tensor.remember(_passes, (ready, layouts["dout"]), made, _functions._MAX_PLANS)
 
 
 class _Attention(torch.autograd.Function):
-    """apply(_Pass, query, key, value[, mask]) of [batch, heads, seqlen, dim]."""
+    """apply(_Pass, query, key, value[, mask])"""
 
     @staticmethod
     def forward(ctx, ready, query, key, value, *masks):
-        lse = _lse(query)
+        lse = _lse(ready.order, query)
         out = ready.forward(query, key, value, *masks, lse)
         ctx.save_for_backward(query, key, value, out, lse, *masks)
         ctx.set_materialize_grads(False)
@@ -242,17 +260,19 @@ def _by_operator(ready, dout, query, key, value, out, lse, mask=None):
     """The gradients by sirdar::backward, which tracers see and which refuses to be differentiated."""
     options = {"causal": ready.causal, "softmax_scale": ready.scale}
     options["alignment"] = "top_left" if ready.causal else "bottom_right"
-    dout, q, k, v, out = (tensor.transpose(1, 2) for tensor in (dout, query, key, value, out))
+    turned = ready.order.turned
+    dout, q, k, v, out = (turned(tensor) for tensor in (dout, query, key, value, out))
     given = dict.fromkeys(_core.INPUTS)
     if mask is not None:
         given[_name_of(mask)] = mask[(None,) * (4 - mask.dim())]
     bias, sink, *others = given.values()
     made = _ops.backward(dout, None, out, lse, q, k, v, bias, sink, [], *others, None, **options)
-    return (grad.transpose(1, 2) for grad in made)
+    return map(turned, made)
 
 
-def attention(query, key, value, mask, is_causal, scale, enable_gqa):
-    """Attention of plain tensors [batch, heads, seqlen, dim]; None where this way does not lead there."""
+def attention(order, query, key, value, mask, is_causal, scale, enable_gqa):
+    """Attention of plain tensors in an order; None where this way does not lead there. A causal mask is aligned to
+    the top left."""
     if not (type(query) is type(key) is type(value) is torch.Tensor and _eager.is_plain()):
         return None
     if _eager.is_transformed() or forward_ad._current_level >= 0:
@@ -270,10 +290,11 @@ def attention(query, key, value, mask, is_causal, scale, enable_gqa):
             place = mask.is_cpu or mask.device
             at_mask = _mask_layouts.get((mask.dtype, mask.shape, mask.stride(), place))
             is_negative = mask.is_neg()
+        known = order.layouts.get
         told = (
-            _layouts.get((query.dtype, query.shape, query.stride(), query.is_cpu or query.device)),
-            _layouts.get((key.dtype, key.shape, key.stride(), key.is_cpu or key.device)),
-            _layouts.get((value.dtype, value.shape, value.stride(), value.is_cpu or value.device)),
+            known((query.dtype, query.shape, query.stride(), query.is_cpu or query.device)),
+            known((key.dtype, key.shape, key.stride(), key.is_cpu or key.device)),
+            known((value.dtype, value.shape, value.stride(), value.is_cpu or value.device)),
             at_mask, is_causal, scale, enable_gqa, needs_lse,
         )  # fmt: skip
         is_negative = is_negative or query.is_neg() or key.is_neg() or value.is_neg()
@@ -281,7 +302,7 @@ def attention(query, key, value, mask, is_causal, scale, enable_gqa):
             return None
         ready = None if mask is not None and at_mask is None else _passes.get(told)
         if ready is None:
-            ready = _learn(query, key, value, mask, is_causal, scale, enable_gqa, needs_lse)
+            ready = _learn(order, query, key, value, mask, is_causal, scale, enable_gqa, needs_lse)
             if ready is None:
                 return None
     except (RuntimeError, TypeError):  # tensors that have no strides
@@ -290,3 +311,14 @@ def attention(query, key, value, mask, is_causal, scale, enable_gqa):
     if needs_lse:
         return _Attention.apply(ready, query, key, value, *masks)
     return ready.forward(query, key, value, *masks)
+
+
+def rows_first(q, k, v, causal, alignment, scale):
+    """As attention, of [batch, seqlen, heads, dim]; alignment: of a causal mask, where lengths differ."""
+    if not (type(q) is type(k) is type(v) is torch.Tensor and _eager.is_plain()):
+        return None
+    if alignment != "top_left":
+        is_square = q.dim() == k.dim() == 4 and q.shape[1] == k.shape[1]
+        if alignment != "bottom_right" or not (is_square or causal is False):
+            return None
+    return attention(ROWS_FIRST, q, k, v, None, causal, scale, True)
