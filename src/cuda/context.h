@@ -17,6 +17,8 @@ class ContextScope {
   // other two that belong to whatever is current.
   static Result<ContextScope> of_stream(const Driver& driver, int device, Stream stream);
 
+  const Driver& driver() const { return *driver_; }
+
   ContextScope(ContextScope&& other) noexcept;
   ContextScope& operator=(ContextScope&&) = delete;
   ~ContextScope();

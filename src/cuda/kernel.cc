@@ -1,11 +1,6 @@
 #include "cuda/kernel.h"
 
-#include "cuda/context.h"
-
 #include <fmt/format.h>
-
-#include <map>
-#include <mutex>
 
 namespace sirdar::cuda {
 namespace {
@@ -59,6 +54,16 @@ Kernel::~Kernel() {
   if (library_ != nullptr) driver_->library_unload(library_);
 }
 
+int Kernel::counters_of(const void* workspace) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = workspaces_.find(workspace);
+  if (found != workspaces_.end()) return found->second;
+  const int next = static_cast<int>(workspaces_.size());
+  if (next == num_workspaces_) return -1;
+  workspaces_.emplace(workspace, next);
+  return next;
+}
+
 Result<KernelPtr> load_kernel(const KernelSource& source, const Device& device,
                               const std::string& problem) {
   if (Status status = check_device(device); !status.ok()) return status;
@@ -81,6 +86,7 @@ Result<KernelPtr> load_kernel(const KernelSource& source, const Device& device,
   kernel->shared_bytes = source.shared_bytes;
   kernel->code = code;
   kernel->driver_ = &api;
+  kernel->num_workspaces_ = source.num_workspaces;
   CuResult error = api.library_load(&kernel->library_, code->cubin.data(), nullptr, nullptr, 0,
                                     nullptr, nullptr, 0);
   if (error == 0)

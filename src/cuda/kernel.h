@@ -1,8 +1,11 @@
 // A compiled kernel on a device, ready to be launched.
 #pragma once
 
-#include "cuda/driver.h"
+#include "cuda/context.h"
 #include "jit/jit.h"
+
+#include <map>
+#include <mutex>
 
 namespace sirdar::cuda {
 
@@ -21,11 +24,18 @@ class Kernel {
 
   const std::string& entry() const { return code->report.entry; }
 
+  // Which of the kernel's own counters (KernelSource::num_workspaces) are those of calls with this
+  // workspace, of which one runs at a time; -1: none are left. Any thread.
+  int counters_of(const void* workspace) const;
+
  private:
   friend Result<std::shared_ptr<const Kernel>> load_kernel(const KernelSource&, const Device&,
                                                            const std::string&);
   const Driver* driver_ = nullptr;
   CuLibrary library_ = nullptr;
+  int num_workspaces_ = 0;
+  mutable std::mutex mutex_;
+  mutable std::map<const void*, int> workspaces_;
 };
 using KernelPtr = std::shared_ptr<const Kernel>;
 

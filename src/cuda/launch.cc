@@ -1,7 +1,5 @@
 #include "cuda/launch.h"
 
-#include "cuda/context.h"
-
 #include <fmt/format.h>
 
 namespace sirdar::cuda {
@@ -25,11 +23,16 @@ std::string what_of(const Launch& launch) {
 Status launch_bytes(const Launch& launch, const void* params, Stream stream) {
   const Result<const Driver*> found = driver();
   if (!found.ok()) return found.status();
-  const Driver& api = *found.value();
-  const Kernel& kernel = *launch.kernel;
-  const Result<ContextScope> scope = ContextScope::of_stream(api, kernel.device, stream);
+  const Result<ContextScope> scope =
+      ContextScope::of_stream(*found.value(), launch.kernel->device, stream);
   if (!scope.ok()) return scope.status();
+  return launch_bytes(scope.value(), launch, params, stream);
+}
 
+Status launch_bytes(const ContextScope& scope, const Launch& launch, const void* params,
+                    Stream stream) {
+  const Driver& api = scope.driver();
+  const Kernel& kernel = *launch.kernel;
   LaunchAttribute attributes[3];
   unsigned count = 0;
   if (launch.cluster.x * launch.cluster.y * launch.cluster.z != 1) {

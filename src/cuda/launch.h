@@ -1,6 +1,7 @@
 // The one place where kernels are launched.
 #pragma once
 
+#include "cuda/context.h"
 #include "cuda/kernel.h"
 
 #include <sirdar/plan.hpp>
@@ -28,6 +29,9 @@ struct Launch {
 // Puts the kernel into the stream with a copy of its parameters; returns before it has run. Leaves
 // the caller's current context as it was, allocates nothing and can be captured into a graph.
 Status launch_bytes(const Launch& launch, const void* params, Stream stream);
+// In the stream's context, which is `scope`.
+Status launch_bytes(const ContextScope& scope, const Launch& launch, const void* params,
+                    Stream stream);
 
 template <class Params>
 Status launch(const Launch& launch, const Params& params, Stream stream) {

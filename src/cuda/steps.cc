@@ -17,8 +17,8 @@ Status PlanKernels::load(const std::function<std::vector<KernelSource>()>& sourc
   return status_;
 }
 
-Status PlanKernels::run(const std::vector<Step>& steps, const Problem& problem,
-                        Stream stream) const {
+Status PlanKernels::run(const ContextScope& scope, const std::vector<Step>& steps,
+                        const Problem& problem, Stream stream) const {
   for (const Step& step : steps) {
     Launch launch;
     launch.kernel = kernels_[step.kernel].get();
@@ -27,7 +27,7 @@ Status PlanKernels::run(const std::vector<Step>& steps, const Problem& problem,
     launch.is_programmatic = step.is_programmatic;
     launch.is_cooperative = step.is_cooperative;
     launch.problem = &problem;
-    if (Status status = launch_bytes(launch, step.params.data(), stream); !status.ok())
+    if (Status status = launch_bytes(scope, launch, step.params.data(), stream); !status.ok())
       return status;
   }
   return {};

@@ -24,8 +24,9 @@ class PlanKernels {
   // The same sources and device in every call; the first one asks for them.
   Status load(const std::function<std::vector<KernelSource>()>& sources, const Device& device,
               const Problem& problem);
-  // One after the other. After load().
-  Status run(const std::vector<Step>& steps, const Problem& problem, Stream stream) const;
+  // One after the other, in the stream's context. After load().
+  Status run(const ContextScope& scope, const std::vector<Step>& steps, const Problem& problem,
+             Stream stream) const;
 
  private:
   std::once_flag once_;

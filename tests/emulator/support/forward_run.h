@@ -90,7 +90,7 @@ template <sm90::ForwardConfig config, class Modification = language::NoModificat
 emulator::Report run_forward(ForwardRun& run, const emulator::Launch& launch,
                              const Modification& modification = {}) {
   emulator::Report report =
-      emulator::launch(launch, [&] { sm90::forward<config>(run.params(), modification); });
+      emulator::launch(launch, [&] { sm90::forward<config>(run.params(), nullptr, modification); });
   if (report.ok()) report.fault = run.wrong();
   return report;
 }

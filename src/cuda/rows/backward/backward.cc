@@ -137,7 +137,12 @@ Status BackwardLauncher::run(const Plan::State& state, const Args& args, Stream 
   if (Status status = load(state.problem, state.device); !status.ok()) return status;
   const Result<std::vector<cuda::Step>> steps = make_steps(state.problem, modification_, args);
   if (!steps.ok()) return steps.status();
-  return kernels_.run(steps.value(), state.problem, stream);
+  const Result<const cuda::Driver*> driver = cuda::driver();
+  if (!driver.ok()) return driver.status();
+  const Result<cuda::ContextScope> scope =
+      cuda::ContextScope::of_stream(*driver.value(), state.device.index, stream);
+  if (!scope.ok()) return scope.status();
+  return kernels_.run(scope.value(), steps.value(), state.problem, stream);
 }
 
 const Implementation kBackward = {

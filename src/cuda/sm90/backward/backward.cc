@@ -279,7 +279,7 @@ Status run(const Plan::State& state, const Args& args, Stream stream) {
   }
   const Result<const cuda::PlanKernels*> kernels = kernels_of(state, call->config);
   if (!kernels.ok()) return kernels.status();
-  return kernels.value()->run(call->steps, state.problem, stream);
+  return kernels.value()->run(scope.value(), call->steps, state.problem, stream);
 }
 
 }  // namespace

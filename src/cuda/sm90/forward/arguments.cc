@@ -147,6 +147,7 @@ Result<ForwardParams> make_params(const Problem& problem, const ForwardConfig& c
   ForwardParams params{};
   if (Status status = add_maps(problem, config, args, params); !status.ok()) return status;
   params.counter = counter;
+  params.counters = -1;
   add_rows(problem, args, params);
   add_mask(problem.mask, params);
   add_work(problem, config, params);

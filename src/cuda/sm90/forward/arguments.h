@@ -10,6 +10,8 @@ namespace sirdar::sm90 {
 
 // Two ints that deal out the work items; in the workspace.
 inline constexpr size_t kCounterBytes = 64;
+// Workspaces that have counters in memory of the kernel's own instead.
+inline constexpr int kMostWorkspaces = 512;
 
 // Items are drawn by whoever is free where their lengths differ, dealt out in turn otherwise.
 bool draws_tickets(const ForwardConfig& config);

@@ -112,10 +112,14 @@ std::vector<KernelSource> kernel_sources(const Problem& problem,
   source.threads = num_threads(config);
   source.shared_bytes = shared_bytes(config);
   source.spill_bytes_known = spill_bytes_known(config);
-  if (modification.is_empty()) return {source};
-  add_modification(modification, source);
-  if (!config.has_mask_mod) return {source};
-  return {cover_source(source, problem), source};
+  std::vector<KernelSource> sources;
+  if (!modification.is_empty()) {
+    add_modification(modification, source);
+    if (config.has_mask_mod) sources.push_back(cover_source(source, problem));
+  }
+  if (draws_tickets(config)) source.num_workspaces = kMostWorkspaces;
+  sources.push_back(source);
+  return sources;
 }
 
 Result<std::vector<KernelSource>> kernels(const Problem& problem, const Config& config) {
@@ -185,7 +189,8 @@ ForwardConfig config_of(const Plan::State& state, const Args& args) {
 }
 
 // The kernel that looks at key blocks, and the forward.
-Status run_modified(const Plan::State& state, const Compiled& compiled, cuda::Launch forward,
+Status run_modified(const Plan::State& state, const Compiled& compiled,
+                    const cuda::ContextScope& scope, const cuda::Launch& forward,
                     const ForwardParams& params, const Args& args, Stream stream) {
   const Result<std::vector<std::byte>> bytes =
       cuda::modified_params(params, own_of(state).modification, state.problem, args);
@@ -195,10 +200,20 @@ Status run_modified(const Plan::State& state, const Compiled& compiled, cuda::La
     cover.kernel = compiled.kernels.front().get();
     cover.grid.x = static_cast<unsigned>(num_cover_blocks(params.cover, params.num_blocks_m));
     cover.problem = &state.problem;
-    Status status = cuda::launch_bytes(cover, bytes.value().data(), stream);
+    Status status = cuda::launch_bytes(scope, cover, bytes.value().data(), stream);
     if (!status.ok()) return status;
   }
-  return cuda::launch_bytes(forward, bytes.value().data(), stream);
+  return cuda::launch_bytes(scope, forward, bytes.value().data(), stream);
+}
+
+// Counters that are zeros. The kernel leaves zeros: its own need not be cleared before every call,
+// as the caller's workspace, which holds anything.
+Status place_counters(const cuda::Kernel& kernel, const cuda::ContextScope& scope, const Args& args,
+                      Stream stream, ForwardParams& params) {
+  params.counters = kernel.counters_of(args.workspace);
+  if (params.counters >= 0) return {};
+  params.counter = static_cast<int*>(args.workspace);
+  return cuda::clear_words(scope, params.counter, 2, stream);
 }
 
 // Expressions whose tensors fit these parameters fit those.
@@ -220,8 +235,6 @@ Status run(const Plan::State& state, const Args& args, Stream stream) {
     const Status reach = check_reach(state.problem, config, args);
     if (!reach.ok()) return run_rows(state, args, stream, reach);
   }
-  const bool draws = draws_tickets(config);
-  int* counter = draws ? static_cast<int*>(args.workspace) : nullptr;
   const Result<const cuda::Driver*> driver = cuda::driver();
   if (!driver.ok()) return driver.status();
   // Tensor maps are encoded in a context too.
@@ -229,7 +242,7 @@ Status run(const Plan::State& state, const Args& args, Stream stream) {
       cuda::ContextScope::of_stream(*driver.value(), state.device.index, stream);
   if (!scope.ok()) return scope.status();
   if (!call) {
-    const Result<ForwardParams> made = make_params(state.problem, config, args, counter);
+    const Result<ForwardParams> made = make_params(state.problem, config, args, nullptr);
     if (!made.ok()) return made.status();
     call = Prepared::Call{config, made.value()};
     own_of(state).last.keep(args, *call);
@@ -237,23 +250,22 @@ Status run(const Plan::State& state, const Args& args, Stream stream) {
   ForwardParams& params = call->params;
   const Result<const Compiled*> compiled = compiled_of(state, Config::of(config));
   if (!compiled.ok()) return compiled.status();
-  if (draws) {
-    // The caller's workspace holds anything; the kernel leaves zeros, but not for the next caller.
-    Status status = cuda::clear_words(state.device.index, counter, 2, stream);
-    if (!status.ok()) return status;
-  }
   cuda::Launch launch;
   launch.kernel = compiled.value()->kernels.back().get();
+  if (draws_tickets(config)) {
+    Status status = place_counters(*launch.kernel, scope.value(), args, stream, params);
+    if (!status.ok()) return status;
+  }
   const int size = config.cluster_size;
   const int most = config.is_persistent ? state.device.num_sms / size : params.num_items;
   launch.grid.x = static_cast<unsigned>(size * std::min(params.num_items, most));
   launch.cluster.x = static_cast<unsigned>(size);
   launch.problem = &state.problem;
   const expression::DeviceModification& modification = own_of(state).modification;
-  if (modification.is_empty()) return cuda::launch(launch, params, stream);
+  if (modification.is_empty()) return cuda::launch_bytes(scope.value(), launch, &params, stream);
   void* words = static_cast<std::byte*>(args.workspace) + kCounterBytes;
   params.cover = cover_view(state.problem, config, modification, words);
-  return run_modified(state, *compiled.value(), launch, params, args, stream);
+  return run_modified(state, *compiled.value(), scope.value(), launch, params, args, stream);
 }
 
 }  // namespace

@@ -9,8 +9,10 @@
 
 namespace sirdar::sm90 {
 
+// counters: the kernel's own.
 template <ForwardConfig config, class Modification = language::NoModification>
-SIRDAR_DEVICE void forward(const ForwardParams& params, const Modification& modification = {}) {
+SIRDAR_DEVICE void forward(const ForwardParams& params, Counters* counters = nullptr,
+                           const Modification& modification = {}) {
   static_assert(is_valid(config));
   // Swizzled tiles want 1024-byte alignment; shared_bytes() pays for it.
   const SharedAddresses<config> shared{(ptx::dynamic_shared() + 1023) & ~1023u};
@@ -27,7 +29,7 @@ SIRDAR_DEVICE void forward(const ForwardParams& params, const Modification& modi
       ptx::setmaxnreg_dec<producer_registers(config)>();
     }
     const int warp = ptx::uniform(thread / 32);
-    if (warp == 0) Producer<config>(params, shared, thread).run();
+    if (warp == 0) Producer<config>(params, counters, shared, thread).run();
     if constexpr (hands_rows_over(config)) {
       if (warp == 2) {
         Restorer<config, Modification>{params, modification, shared, thread % 32}.run();
@@ -50,8 +52,9 @@ SIRDAR_DEVICE void forward(const ForwardParams& params, const Modification& modi
 }
 
 template <ForwardConfig config, class Modification>
-SIRDAR_DEVICE void modified_forward(const ModifiedParams<Modification>& params) {
-  forward<config>(params.forward, params.modification);
+SIRDAR_DEVICE void modified_forward(const ModifiedParams<Modification>& params,
+                                    Counters* counters = nullptr) {
+  forward<config>(params.forward, counters, params.modification);
 }
 
 }  // namespace sirdar::sm90

@@ -8,6 +8,12 @@
 
 namespace sirdar::sm90 {
 
+// From which items are drawn: the next ticket, and blocks that have none left. Zeros before and
+// after a launch.
+struct alignas(32) Counters {
+  int next, done;
+};
+
 struct ForwardParams {
   // Axes, fastest first: column, row, head, batch. Ragged tensors have one batch, and rows of all
   // sequences. Boxes: 64 columns by block_m (q), block_n (k, v; in a
@@ -21,7 +27,7 @@ struct ForwardParams {
   const float* alibi;              // slopes
   long long stride_alibi_batch, stride_alibi_head, stride_sink;
   IntView cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k;
-  int* counter;                 // two zeros before and after; null: items are dealt out in turn
+  int* counter;                 // two zeros before and after, where `counters` is not the kernel's
   int num_heads, group_size;    // query heads, or packs of them; the same per K/V head
   int seqlen_q, seqlen_k;       // maxima where sequences have their own
   int num_blocks_m, num_items;  // query blocks (a cluster's count as one) of the longest sequence;
@@ -36,6 +42,8 @@ struct ForwardParams {
   BiasView bias;
   CoverView cover;
   int heads_per_pack;  // at most num_packed_heads; tile rows of heads beyond it are nobody's
+  int counters;        // which of the kernel's own are the launch's; < 0: `counter`, or where that
+                       // is null items are dealt out in turn
   TensorMap bias_map;  // key, row, head, batch; boxes of 64 x 64; with num_stages_bias
 };
 

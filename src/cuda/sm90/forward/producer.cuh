@@ -16,6 +16,7 @@ struct Producer {
   };
 
   const ForwardParams& params;
+  int* counter;  // of tickets and of blocks that are done; null: items are dealt out in turn
   SharedAddresses<config> s;
   int lane;
   uint64_t keep, once;  // L2 priorities: K and V are read by many blocks, Q by one
@@ -25,8 +26,10 @@ struct Producer {
   PendingV pending;
   int landed_parity = 0;
 
-  SIRDAR_DEVICE Producer(const ForwardParams& p, SharedAddresses<config> shared, int lane_idx)
+  SIRDAR_DEVICE Producer(const ForwardParams& p, Counters* counters, SharedAddresses<config> shared,
+                         int lane_idx)
       : params(p),
+        counter(counters != nullptr && p.counters >= 0 ? &counters[p.counters].next : p.counter),
         s(shared),
         lane(lane_idx),
         keep(ptx::createpolicy_evict_last()),
@@ -155,11 +158,11 @@ struct Producer {
   // The next ticket, the same in all lanes.
   SIRDAR_DEVICE int next_ticket(int ticket) {
     if constexpr (!config.is_persistent) return params.num_items;
-    if (config.cluster_size > 1 || params.counter == nullptr) {
+    if (config.cluster_size > 1 || counter == nullptr) {
       return ticket + ptx::grid_dim_x() / config.cluster_size;
     }
     int drawn = 0;
-    if (lane == 0) drawn = ptx::grid_dim_x() + ptx::atomic_add(params.counter, 1);
+    if (lane == 0) drawn = ptx::grid_dim_x() + ptx::atomic_add(counter, 1);
     return ptx::uniform(drawn);
   }
 
@@ -223,10 +226,10 @@ struct Producer {
 
   // The last block to finish leaves the counter as it was found.
   SIRDAR_DEVICE void finish_tickets() {
-    if (params.counter == nullptr || lane != 0) return;
-    if (ptx::atomic_add(params.counter + 1, 1) == ptx::grid_dim_x() - 1) {
-      params.counter[0] = 0;
-      params.counter[1] = 0;
+    if (counter == nullptr || lane != 0) return;
+    if (ptx::atomic_add(counter + 1, 1) == ptx::grid_dim_x() - 1) {
+      counter[0] = 0;
+      counter[1] = 0;
       ptx::fence_gpu();
     }
   }
