@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+from random import Random
 
 import numpy as np
 import pytest
@@ -440,6 +441,58 @@ def test_a_copied_input_does_not_decide_the_outputs_strides(draw):
     for q in (contiguous, strided, contiguous, strided):
         close(sirdar.attention(q, q, q), torch_formula.attention(q, q, q)[0])
         close(sirdar.torch.attention(q, q, q), torch_formula.attention(q, q, q)[0])
+
+
+def any_layout(shape, random):
+    """The same shape lying in memory in one of many ways."""
+    order = list(range(4))
+    random.shuffle(order)
+    place = [order.index(axis) for axis in range(4)]
+    return random.choice(
+        [
+            lambda: torch.randn(shape),
+            lambda: torch.randn([shape[axis] for axis in order]).permute(place),
+            lambda: torch.randn(*shape[:3], 2 * shape[3])[..., ::2],
+            lambda: torch.randn(*shape[:2], 1, shape[3]).expand(shape),
+            lambda: torch._neg_view(torch.randn(shape)),
+            lambda: torch.randn(shape[0], shape[1] + 1, *shape[2:])[:, 1:],
+        ]
+    )()
+
+
+def test_what_one_call_leaves_behind_does_not_change_another():
+    """Plans, layouts and makers of outputs are kept for what looks alike: few shapes, many layouts, three doors."""
+    random = Random(6)
+    torch.manual_seed(6)
+    for _ in range(120):
+        rows, keys, heads_kv = random.choice([1, 5]), random.choice([5, 6]), random.choice([1, 2])
+        shapes = (2, rows, 2, 16), (2, keys, heads_kv, 16), (2, keys, heads_kv, 16)
+        q, k, v = (any_layout(shape, random) for shape in shapes)
+        causal, alignment = random.random() < 0.5, random.choice(["top_left", "bottom_right"])
+        options = {"causal": True, "alignment": alignment} if causal else {}
+        visible = shown(rows, keys, causal, shift=0 if alignment == "top_left" else None)
+        wanted, _ = torch_formula.attention(q, k, v, visible=visible)
+        close(sirdar.attention(q, k, v, **options), wanted)
+        close(sirdar.plan(q, k, v, **options)(q, k, v), wanted)
+        leaves = [tensor.detach().requires_grad_() for tensor in (q, k, v)]
+        out = sirdar.torch.attention(*leaves, **options)
+        close(out, wanted)
+        wide = [tensor.detach().double().requires_grad_() for tensor in (q, k, v)]
+        dout = any_layout(out.shape, random)
+        for one, other in zip(
+            torch.autograd.grad(out, leaves, dout),
+            torch.autograd.grad(
+                torch_formula.attention(*wide, visible=visible)[0], wide, dout.double()
+            ),
+        ):
+            close(one, other, 2e-5)
+
+
+def test_an_alignment_without_effect_is_refused_by_the_short_way_too(draw):
+    q = draw(1, 5, 2, 16)
+    sirdar.torch.attention(q, q, q)
+    with pytest.raises(ValueError, match="^alignment: top_left has no effect"):
+        sirdar.torch.attention(q, q, q, alignment="top_left")
 
 
 def test_a_forked_child_computes():

@@ -317,8 +317,11 @@ def rows_first(q, k, v, causal, alignment, scale):
     """As attention, of [batch, seqlen, heads, dim]; alignment: of a causal mask, where lengths differ."""
     if not (type(q) is type(k) is type(v) is torch.Tensor and _eager.is_plain()):
         return None
-    if alignment != "top_left":
-        is_square = q.dim() == k.dim() == 4 and q.shape[1] == k.shape[1]
-        if alignment != "bottom_right" or not (is_square or causal is False):
-            return None
+    is_square = q.dim() == k.dim() == 4 and q.shape[1] == k.shape[1]
+    allowed = ("bottom_right",) if causal is not True or is_square else ()
+    allowed += (
+        ("top_left",) if causal is True else ()
+    )  # elsewhere it has no effect, which is an error
+    if alignment not in allowed:
+        return None
     return attention(ROWS_FIRST, q, k, v, None, causal, scale, True)
