@@ -308,10 +308,12 @@ Result<std::vector<cuda::Step>> make_steps(const Problem& problem, const Backwar
     const Result<std::vector<std::byte>> looked = cuda::modified_params(
         tile_cover_params(problem, config, args, walk), modification, problem, args);
     if (!looked.ok()) return looked.status();
-    const int64_t warps = int64_t{walk.cover.num_batches} * walk.cover.num_heads * walk.num_words;
-    steps.push_back(step_of(BackwardPass::cover, num_cover_blocks(walk.cover, params.num_tiles)));
+    const int64_t lists = int64_t{walk.cover.num_batches} * walk.cover.num_heads;
+    const int64_t parts = (walk.cover.is_by_key != 0 ? 4 : 1) * walk.cover.num_words;
+    steps.push_back(step_of(BackwardPass::cover, lists * params.num_tiles * parts));
     steps.back().params = looked.value();
-    steps.push_back(step_of(BackwardPass::cover_walks, divide_up(warps, kWalkThreads / 32)));
+    steps.push_back(step_of(BackwardPass::cover_walks, lists * params.num_blocks_n));
+    steps.back().params = modified.value();
   }
   steps.insert(steps.end(), {prepare, backward, convert});
   if (problem.needs_dsink) steps.push_back(step_of(BackwardPass::sink_gradient, params.num_heads));

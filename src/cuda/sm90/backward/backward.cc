@@ -174,6 +174,8 @@ KernelSource source_of(const Problem& problem, const BackwardConfig& config, Bac
       break;
     case BackwardPass::cover_walks:
       source = companion_of(source, "WalkConfig", "cover_walks");
+      source.definitions = modification.definition;
+      source.params_type = "ModifiedBackwardParams<Modification>";
       source.threads = kWalkThreads;
       source.shared_bytes = 0;
       break;

@@ -150,7 +150,8 @@ constexpr int row_bytes(const BackwardConfig& c) { return 4 * c.block_m; }  // a
 
 // Offsets from a base that is aligned to 1024 bytes.
 struct BackwardMap {
-  int k, peer_k, v, q, dout, ds, peer_ds, weights, slots, bias, lse, delta, peaks, barriers, end;
+  int k, peer_k, v, q, dout, ds, peer_ds, weights, slots, bias, lse, delta, told, peaks, barriers,
+      end;
 };
 constexpr int num_barriers(const BackwardConfig& c) {
   const int num_weights = is_wide(c) ? c.num_ds : 0;
@@ -171,7 +172,8 @@ constexpr BackwardMap shared_map(const BackwardConfig& c) {
   map.bias = map.slots + c.num_slots * kUnitBytes;
   map.lse = map.bias + c.num_stages_bias * bias_bytes(c);
   map.delta = map.lse + c.num_stages_q * row_bytes(c);
-  map.peaks = map.delta + c.num_stages_dout * row_bytes(c);
+  map.told = map.delta + c.num_stages_dout * row_bytes(c);
+  map.peaks = map.told + (c.has_mask_mod ? 16 * c.num_stages_q : 0);  // of tiles (walk.cuh)
   map.barriers = map.peaks + (is_scaled(c) ? 4 * 16 : 0);
   map.end = map.barriers + 8 * num_barriers(c);
   return map;
@@ -221,7 +223,7 @@ struct WalkConfig {
   BackwardConfig backward;
 };
 inline constexpr int kPrepareThreads = 256, kConvertThreads = 128, kSinkThreads = 1024,
-                     kWalkThreads = 128;
+                     kWalkThreads = 256;
 inline constexpr int kPrepareTokens = 32, kPrepareHeads = 16;  // of one thread block
 inline constexpr int kPrepareBytes = 4 * kPrepareHeads * (kPrepareTokens + 1);  // a float a row
 constexpr int shared_bytes(const PrepareConfig& c) {

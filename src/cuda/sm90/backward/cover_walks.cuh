@@ -1,62 +1,135 @@
-// From what each query tile sees of key blocks, which forward/cover.cuh finds, to the tiles that
-// each key block walks, and the key blocks that add to each tile.
+// From what each query tile sees of 64 keys, which forward/cover.cuh finds, to the tiles that each
+// key block walks; and of those that are seen in part, what each key is seen by.
 #pragma once
 
-#include "cuda/sm90/backward/walk.cuh"
+#include "cuda/sm90/backward/modify.cuh"
 #include "ptx/warp.cuh"
 
 namespace sirdar::sm90 {
 
-// The tiles first to first + 31 that the lengths and structured masks leave a key block, a bit
-// each.
-template <BackwardConfig config>
-SIRDAR_DEVICE uint32_t reached_tiles(const BackwardParams& params, const Sequence& sequence,
-                                     int index, int first) {
-  KeyBlock block;
-  block.sequence = sequence;
-  block.index = index;
-  block.first_key = index * block_keys(config);
-  find_tiles<config>(params, block);
-  const int begin = ptx::max_of(block.begin - first, 0), end = block.end - first;
-  if (begin >= 32 || end <= begin || index >= sequence.num_blocks) return 0;
-  return (end >= 32 ? ~0u : ~(~0u << end)) & ~0u << begin;
-}
+// A thread block makes the walk of a key block of a list.
+template <WalkConfig config, class Modification>
+struct WalkMaker {
+  static constexpr BackwardConfig kBackward = config.backward;
+  static constexpr int kM = kBackward.block_m, kHalves = block_keys(kBackward) / 64,
+                       kWarps = kWalkThreads / 32;
+  const BackwardParams& params;
+  const Modification& modification;
+  int list, index;  // index: of the key block
+  int warp, lane;
+  Sequence sequence;
+  BackwardBounds<kBackward> bounds;
 
-// A warp takes 32 query tiles of a list, and all key blocks.
-template <WalkConfig config>
-SIRDAR_DEVICE void cover_walks(const BackwardParams& params) {
-  constexpr BackwardConfig kBackward = config.backward;
-  const WalkView& walk = params.walk;
-  const int lane = ptx::thread_idx_x() % 32;
-  const int warp =
-      ptx::block_idx_x() * (kWalkThreads / 32) + ptx::uniform(ptx::thread_idx_x() / 32);
-  const int list = warp / walk.num_words, walk_word = warp - list * walk.num_words;
-  if (list >= walk.cover.num_batches * walk.cover.num_heads) return;
-  const Sequence sequence = sequence_of<kBackward>(params, list / walk.cover.num_heads);
-  const int tile = 32 * walk_word + lane;
-  const bool is_tile = tile < params.num_tiles;
-  const long long row = static_cast<long long>(list) * params.num_tiles + tile;
-  for (int word = 0; word < walk.cover.num_words; ++word) {
-    ptx::Int4 seen{0, 0, 0, 0};
-    const long long place = row * walk.cover.num_words + word;
-    if (is_tile) seen = ptx::load_constant_int4(walk.cover.words + place);
-    uint32_t adders = 0;
-    WalkWord own{0, 0};
-    SIRDAR_NO_UNROLL
-    for (int bit = 0; bit < 32; ++bit) {
-      const uint32_t reached =
-          reached_tiles<kBackward>(params, sequence, 32 * word + bit, 32 * walk_word);
-      const uint32_t some = ptx::ballot_sync((seen.x >> bit & 1) != 0) & reached;
-      const uint32_t all = ptx::ballot_sync((seen.y >> bit & 1) != 0);
-      adders |= (some >> lane & 1) << bit;
-      if (bit == lane) own = {some, all};
-    }
-    if (is_tile) walk.adders[place] = adders;
-    const int index = 32 * word + lane;
-    if (index >= params.num_blocks_n) continue;
-    const long long block = static_cast<long long>(list) * params.num_blocks_n + index;
-    walk.walks[block * walk.num_words + walk_word] = own;
+  SIRDAR_DEVICE WalkMaker(const BackwardParams& p, const Modification& m, int block, int thread)
+      : params(p),
+        modification(m),
+        list(block / p.num_blocks_n),
+        index(block % p.num_blocks_n),
+        warp(ptx::uniform(thread / 32)),
+        lane(thread % 32),
+        sequence(sequence_of<kBackward>(p, list / p.walk.cover.num_heads)),
+        bounds(bounds_of<kBackward>(p, sequence)) {}
+
+  SIRDAR_DEVICE WalkWord* words() const {
+    return params.walk.walks +
+           (static_cast<long long>(list) * params.num_blocks_n + index) * params.walk.num_words;
   }
+  SIRDAR_DEVICE int first_key(int half) const { return (index * kHalves + half) * 64; }
+
+  // Whether structured masks and the ends of the sequence leave all of 64 keys to all rows.
+  SIRDAR_DEVICE bool is_whole(int half, int first_row) const {
+    const int last_row = first_row + kM - 1, first = first_key(half);
+    return bounds.hi(first_row) >= first + 64 && bounds.lo(last_row) <= first &&
+           first + 64 <= sequence.k.length && last_row < sequence.q.length;
+  }
+  // A tile a lane.
+  SIRDAR_DEVICE void make_word(int word) const {
+    const CoverView& cover = params.walk.cover;
+    const int tile = 32 * word + lane;
+    ptx::Int4 seen{0, 0, 0, 0};
+    if (tile < params.num_tiles) {
+      const long long row = static_cast<long long>(list) * params.num_tiles + tile;
+      seen = ptx::load_constant_int4(cover.words + row * cover.num_words + index * kHalves / 32);
+    }
+    WalkWord made{};
+    SIRDAR_UNROLL
+    for (int half = 0; half < kHalves; ++half) {
+      const int bit = (index * kHalves + half) % 32;
+      const bool is_seen = (seen.x >> bit & 1) != 0;
+      const bool is_all = is_seen && (seen.y >> bit & 1) != 0 && is_whole(half, tile * kM);
+      made.some[half] = ptx::ballot_sync(is_seen);
+      made.all[half] = ptx::ballot_sync(is_all);
+    }
+    if (lane == 0) words()[word] = made;
+  }
+
+  // By a warp: which of a tile's rows see 64 keys, a key a lane at a time.
+  SIRDAR_DEVICE void look(int half, int tile, int rank) const {
+    constexpr int kWords = kM / 32;
+    const WalkView& walk = params.walk;
+    const int batch = list / walk.cover.num_heads, head = list % walk.cover.num_heads;
+    const int first_row = tile * kM, shift = sequence.k.length - sequence.q.length;
+    typename Modification::Row rows[kWords];
+    SIRDAR_UNROLL
+    for (int word = 0; word < kWords; ++word) {
+      const int row = first_row + 32 * word + lane;
+      rows[word] = modification.begin_row(batch, head, row, row + shift);
+    }
+    const long long place = static_cast<long long>(list) * walk.num_halves + index * kHalves + half;
+    unsigned* const bits = walk.tiles + (place * walk.num_tiles + rank) * (64 * kWords);
+    SIRDAR_NO_UNROLL
+    for (int group = 0; group < 64; group += 32) {
+      const int key = first_key(half) + group + lane;
+      const auto own = modification.begin_key(batch, head, key);
+      uint32_t seen[kWords] = {};
+      SIRDAR_NO_UNROLL
+      for (int first = 0; first < 32; first += 4) {
+        SIRDAR_UNROLL
+        for (int i = first; i < first + 4; ++i) {
+          const auto of_key = from_lane(own, i);
+          SIRDAR_UNROLL
+          for (int word = 0; word < kWords; ++word) {
+            const uint32_t found = ptx::ballot_sync(modification.visible(rows[word], of_key));
+            if (i == lane) seen[word] = found;
+          }
+        }
+      }
+      const int begin = bounds.row_begin(key) - first_row;
+      const int end = ptx::min_of(bounds.row_end(key), sequence.q.length) - first_row;
+      SIRDAR_UNROLL
+      for (int word = 0; word < kWords; ++word) {
+        const uint32_t reached =
+            key < sequence.k.length ? bits_from_to(begin - 32 * word, end - 32 * word) : 0;
+        bits[(group + lane) * kWords + word] = seen[word] & reached;
+      }
+    }
+  }
+
+  SIRDAR_DEVICE void run() const {
+    const WalkView& walk = params.walk;
+    for (int word = warp; word < walk.num_words; word += kWarps) make_word(word);
+    ptx::syncthreads();
+    if (walk.cover.is_by_key != 0) return;
+    int turn = 0;  // the warps take tiles in turn
+    for (int half = 0; half < kHalves; ++half) {
+      int rank = 0;
+      for (int word = 0; word < walk.num_words && rank < walk.num_tiles; ++word) {
+        const WalkWord& made = words()[word];
+        uint32_t part = made.some[half] & ~made.all[half];
+        for (; part != 0 && rank < walk.num_tiles; part &= part - 1, ++rank) {
+          if (turn == warp) look(half, 32 * word + ptx::lowest_bit(part), rank);
+          turn = turn + 1 == kWarps ? 0 : turn + 1;
+        }
+      }
+    }
+  }
+};
+
+template <WalkConfig config, class Modification>
+SIRDAR_DEVICE void cover_walks(const ModifiedBackwardParams<Modification>& params) {
+  WalkMaker<config, Modification>(params.backward, params.modification, ptx::block_idx_x(),
+                                  ptx::thread_idx_x())
+      .run();
 }
 
 }  // namespace sirdar::sm90

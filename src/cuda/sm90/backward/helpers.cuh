@@ -117,6 +117,13 @@ struct Loader {
 
   SIRDAR_DEVICE void load_q(const KeyBlock& block, const Walk<config>& walk) {
     wait(s.q_empty(q_ring.stage), q_ring.parity ^ 1);
+    if constexpr (config.has_mask_mod) {
+      const int upper = is_wide(config) ? 0 : walk.shown(block_keys(config) / 64 - 1);
+      if (lane == 0) {
+        ptx::store_shared(s.told(q_ring.stage),
+                          ptx::Int4{walk.tile, walk.head, walk.shown(0), upper});
+      }
+    }
     load<config.head_dim, config.block_m>(
         s.q(q_ring.stage), s.q_full(q_ring.stage),
         queries(params.q, block, walk, params.start_lse, s.lse(q_ring.stage)));

@@ -55,20 +55,20 @@ struct KeyGradient : KeyRows<config, Modification> {
   }
 
   // Where weights have slopes, products are those until dP^T is there.
-  SIRDAR_DEVICE void take(const KeyBlock& block, const Walk<config>& walk, const Place& place,
+  SIRDAR_DEVICE void take(const KeyBlock& block, const KeyWalk<config>& walk, const Place& place,
                           const AskedTile<config>& asked) {
     if constexpr (is_modified(config)) {
       this->take_modified(block, walk, s.lse(place.q.stage), asked, weights, products);
     } else {
-      this->take_weights(block, walk.tile, weights);
+      this->take_weights(block, tile_of(walk), weights);
     }
   }
 
   // ---- a key block
 
   // Tiles of which these keys see nothing are given back as they are.
-  SIRDAR_DEVICE void skip_blind(const KeyBlock& block, Walk<config>& walk) {
-    while (!walk.is_done() && is_blind<config>(params, block, walk.tile, half)) {
+  SIRDAR_DEVICE void skip_blind(const KeyBlock& block, KeyWalk<config>& walk) {
+    while (!walk.is_done() && this->sees_nothing(block, walk, next.q)) {
       ptx::mbarrier_wait(s.q_full(next.q.stage), next.q.parity);
       this->arrive_each(s.q_empty(next.q.stage));
       ptx::mbarrier_wait(s.dout_full(next.dout.stage), next.dout.parity);
@@ -86,7 +86,7 @@ struct KeyGradient : KeyRows<config, Modification> {
 
   // From the walk's tile to the next blind one or the end. Scores of a tile are issued with the dK
   // of the one before.
-  SIRDAR_DEVICE void walk_seen(const KeyBlock& block, Walk<config>& walk) {
+  SIRDAR_DEVICE void walk_seen(const KeyBlock& block, KeyWalk<config>& walk) {
     issue_scores(next);
     const AskedTile<config> first_asked = this->look(block, walk);
     this->wait_products();
@@ -101,7 +101,7 @@ struct KeyGradient : KeyRows<config, Modification> {
       ptx::registers_ready(dv);
       this->arrive_each(s.dout_empty(place.dout.stage));
       hand_over_products(place);
-      if (walk.is_done() || is_blind<config>(params, block, walk.tile, half)) break;
+      if (walk.is_done() || this->sees_nothing(block, walk, next.q)) break;
       issue_scores(next);
       issue_dk(place);
       const AskedTile<config> asked = this->look(block, walk);
@@ -126,11 +126,11 @@ struct KeyGradient : KeyRows<config, Modification> {
       for (float& value : dk) value = 0;
       SIRDAR_UNROLL
       for (float& value : dv) value = 0;
+      KeyWalk<config> walk = this->walk_of(block);
       ptx::mbarrier_wait(s.k_full(), parity);
       ptx::mbarrier_wait(s.v_full(), parity);
       this->wait_for_factor(parity);
       parity ^= 1;
-      Walk<config> walk(block, params);
       const bool has_tiles = !walk.is_done();
       while (true) {
         skip_blind(block, walk);

@@ -146,18 +146,37 @@ struct KeyRows : ScaleFactor<is_scaled(config)> {  // from P times 2^15 to what 
     }
   }
 
-  SIRDAR_DEVICE TilePlace place_in(const KeyBlock& block, const Walk<config>& walk) const {
+  SIRDAR_DEVICE KeyWalk<config> walk_of(const KeyBlock& block) const {
+    if constexpr (config.has_mask_mod) {
+      return KeyWalk<config>(count_tiles(params, block, lane));
+    } else {
+      return KeyWalk<config>(block, params);
+    }
+  }
+  // Whether these keys see nothing of the walk's tile, whose Q comes to `stage`; with masks that
+  // read data it is waited for.
+  SIRDAR_DEVICE bool sees_nothing(const KeyBlock& block, KeyWalk<config>& walk,
+                                  const RingPosition<config.num_stages_q>& q) const {
+    if constexpr (config.has_mask_mod) {
+      ptx::mbarrier_wait(s.q_full(q.stage), q.parity);
+      walk.hear(s.told(q.stage), half);
+      return walk.shown == Shown::kNothing;
+    } else {
+      return is_blind<config>(params, block, walk.tile, half);
+    }
+  }
+  SIRDAR_DEVICE TilePlace place_in(const KeyBlock& block, const KeyWalk<config>& walk) const {
     return {block.batch,
-            block.head_kv * params.group_size + walk.head,
-            walk.tile * kM + 2 * (lane % 4),
+            block.head_kv * params.group_size + head_of(walk),
+            tile_of(walk) * kM + 2 * (lane % 4),
             block.first_key + 64 * half + 16 * warp + lane / 4,
             block.sequence.q.length,
             block.sequence.k.length};
   }
-  SIRDAR_DEVICE AskedTile<config> look(const KeyBlock& block, const Walk<config>& walk) const {
+  SIRDAR_DEVICE AskedTile<config> look(const KeyBlock& block, const KeyWalk<config>& walk) const {
     AskedTile<config> asked;
     if constexpr (config.has_mask_mod) {
-      asked.shown.load(params, block, walk, 64 * half + 16 * warp, lane);
+      asked.shown.load(params, walk.shown, 16 * warp + lane / 4, lane);
     }
     if constexpr (config.bias != Bias::none && config.num_stages_bias == 0) {
       asked.bias.load(params, place_in(block, walk));
@@ -175,10 +194,9 @@ struct KeyRows : ScaleFactor<is_scaled(config)> {  // from P times 2^15 to what 
 
   // take_weights() of scores that are modified. `sloped`: where logits have slopes, the weights
   // times those. Weights of pairs that are not seen are 0, whatever their scores.
-  SIRDAR_DEVICE void take_modified(const KeyBlock& block, const Walk<config>& walk, uint32_t starts,
-                                   const AskedTile<config>& asked, uint32_t (&weights)[kM / 4],
-                                   uint32_t (&sloped)[kM / 4]) {
-    const int first_row = walk.tile * kM, first_key = block.first_key + 64 * half;
+  SIRDAR_DEVICE void take_modified(const KeyBlock& block, const KeyWalk<config>& walk,
+                                   uint32_t starts, const AskedTile<config>& asked,
+                                   uint32_t (&weights)[kM / 4], uint32_t (&sloped)[kM / 4]) {
     const TilePlace at = place_in(block, walk);
     starts += 8 * (lane % 4);
     if constexpr (config.num_stages_bias > 0) {
@@ -191,15 +209,26 @@ struct KeyRows : ScaleFactor<is_scaled(config)> {  // from P times 2^15 to what 
       make_weights<config>(params, modification, at, asked.bias, score, starts, weights, sloped);
     }
     const BackwardBounds<config> bounds = bounds_of<config>(params, block.sequence);
-    const bool is_whole = bounds.hi(first_row) >= first_key + 64 &&
-                          bounds.lo(first_row + kM - 1) <= first_key &&
-                          first_key + 64 <= at.seqlen_k && first_row + kM <= at.seqlen_q;
-    if (is_whole && asked.shown.state == ShownTile<config>::kAll) return;
     SeenQueries<kM> seen;
-    seen.show(false, rows_that_see(bounds, at, at.key));
-    seen.show(true, rows_that_see(bounds, at, at.key + 8));
+    const auto show_bounds = [&] {
+      seen.show(false, rows_that_see(bounds, at, at.key));
+      seen.show(true, rows_that_see(bounds, at, at.key + 8));
+    };
     if constexpr (config.has_mask_mod) {
-      asked.shown.apply(modification, at, 64 * half + 16 * warp, lane, seen);
+      if (walk.shown == Shown::kAll) return;
+      if (walk.shown == Shown::kLook) {
+        show_bounds();
+        ShownTile<config>::look(modification, at, lane, seen);
+      } else {
+        seen = asked.shown.seen;
+      }
+    } else {
+      const int first_row = walk.tile * kM, first_key = block.first_key + 64 * half;
+      const bool is_whole = bounds.hi(first_row) >= first_key + 64 &&
+                            bounds.lo(first_row + kM - 1) <= first_key &&
+                            first_key + 64 <= at.seqlen_k && first_row + kM <= at.seqlen_q;
+      if (is_whole) return;
+      show_bounds();
     }
     seen.clear(weights);
     if constexpr (has_slopes(config)) seen.clear(sloped);

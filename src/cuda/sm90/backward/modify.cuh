@@ -316,15 +316,11 @@ struct SeenQueries {
   static constexpr int kWords = kQueries / 32;
   uint32_t upper[kWords], lower[kWords];
 
-  SIRDAR_DEVICE static uint32_t bits_of_range(const RowRange& range, int first) {
-    const int begin = ptx::max_of(range.begin - first, 0), end = range.end - first;
-    const uint32_t below = end <= 0 ? 0u : end >= 32 ? ~0u : ~(~0u << end);
-    return begin >= 32 ? 0u : below & (~0u << begin);
-  }
   SIRDAR_DEVICE void show(bool is_lower, const RowRange& range) {
     SIRDAR_UNROLL
     for (int word = 0; word < kWords; ++word) {
-      (is_lower ? lower : upper)[word] = bits_of_range(range, 32 * word);
+      (is_lower ? lower : upper)[word] =
+          bits_from_to(range.begin - 32 * word, range.end - 32 * word);
     }
   }
   // Makes 0 of what belongs to other pairs.
@@ -338,82 +334,49 @@ struct SeenQueries {
   }
 };
 
-// What a tile's masks show of a warp's sixteen keys, as far as that is asked for before the scores
+// What a tile's masks show of a thread's two keys, as far as that is asked for before the scores
 // are there.
 template <BackwardConfig config>
 struct ShownTile {
-  static constexpr int kWords = config.block_m / 32, kKeyWords = block_keys(config) / 32;
-  enum State : int { kAll, kKnown, kLook };
-  State state = kAll;
-  // Of query 32 n + lane and the 32 keys among which the warp's are; where it is known.
-  uint32_t rows[kWords];
+  static constexpr int kWords = config.block_m / 32;
+  SeenQueries<config.block_m> seen{};  // without a value registers are lost to it
 
-  // first: of the warp's keys within the block.
-  SIRDAR_DEVICE void load(const BackwardParams& params, const KeyBlock& block,
-                          const CoveredWalk& walk, int first, int lane) {
-    state = kAll;
-    if (walk.sees_all()) return;
-    const CoverView& cover = params.walk.cover;
-    const int head = block.head_kv * params.group_size + walk.head;
-    const long long query_tile =
-        list_of(params.walk, block.batch, head) * params.num_tiles + walk.tile;
-    int rank = block.index;
-    if (cover.is_by_key == 0) {
-      const ptx::Int4 word =
-          ptx::load_constant_int4(cover.words + query_tile * cover.num_words + block.index / 32);
-      const auto part = static_cast<uint32_t>(word.x & ~word.y);
-      rank = word.z + ptx::count_bits(part & ~(~0u << (block.index % 32)));
-    }
-    state = rank < cover.num_tiles ? kKnown : kLook;
-    if (state == kLook) return;
-    const unsigned* const tile =
-        cover.tiles + (query_tile * cover.num_tiles + rank) * (config.block_m * kKeyWords);
+  // Where it is known. key: the thread's first, within the half.
+  SIRDAR_DEVICE void load(const BackwardParams& params, int shown, int key, int lane) {
+    if (shown < 0) return;
+    const unsigned* const bits =
+        params.walk.tiles + (static_cast<long long>(shown) * 64 + key) * kWords;
     SIRDAR_UNROLL
     for (int word = 0; word < kWords; ++word) {
-      rows[word] = ptx::load_constant(tile + (32 * word + lane) * kKeyWords + first / 32);
+      seen.upper[word] = ptx::load_constant(bits + word) >> (2 * (lane % 4));
+      seen.lower[word] = ptx::load_constant(bits + 8 * kWords + word) >> (2 * (lane % 4));
     }
   }
 
-  // A warp looks at a key and 32 queries at a time.
-  template <class Visible>
-  SIRDAR_DEVICE static void keep(SeenQueries<config.block_m>& seen, int lane, int pair,
-                                 const Visible& visible) {
-    SIRDAR_UNROLL
-    for (int word = 0; word < kWords; ++word) {
-      const uint32_t above = ptx::ballot_sync(visible(word, false));
-      const uint32_t below = ptx::ballot_sync(visible(word, true));
-      if (pair == lane / 4) {
-        seen.upper[word] &= above >> (2 * (lane % 4));
-        seen.lower[word] &= below >> (2 * (lane % 4));
-      }
-    }
-  }
-  // Leaves of `seen` what is shown. at: of the thread; first: as in load().
+  // Leaves of `seen` what the modification shows: a warp looks at a key and 32 queries at a time.
+  // at: of the thread.
   template <class Modification>
-  SIRDAR_DEVICE void apply(const Modification& modification, const TilePlace& at, int first,
-                           int lane, SeenQueries<config.block_m>& seen) const {
-    if (state == kKnown) {
-      SIRDAR_UNROLL
-      for (int pair = 0; pair < 8; ++pair) {
-        keep(seen, lane, pair, [&](int word, bool is_lower) {
-          return (rows[word] >> (first % 32 + pair + 8 * is_lower) & 1) != 0;
-        });
-      }
-    } else if (state == kLook) {
-      const int row = at.row - 2 * (lane % 4) + lane, shift = at.seqlen_k - at.seqlen_q;
-      typename Modification::Row of_rows[kWords];
+  SIRDAR_DEVICE static void look(const Modification& modification, const TilePlace& at, int lane,
+                                 SeenQueries<config.block_m>& seen) {
+    const int row = at.row - 2 * (lane % 4) + lane, shift = at.seqlen_k - at.seqlen_q;
+    typename Modification::Row rows[kWords];
+    SIRDAR_UNROLL
+    for (int word = 0; word < kWords; ++word) {
+      rows[word] =
+          modification.begin_row(at.batch, at.head, row + 32 * word, row + 32 * word + shift);
+    }
+    const auto own = modification.begin_key(at.batch, at.head, at.key - lane / 4 + lane % 16);
+    SIRDAR_NO_UNROLL
+    for (int pair = 0; pair < 8; ++pair) {
+      const auto of_upper = from_lane(own, pair), of_lower = from_lane(own, pair + 8);
       SIRDAR_UNROLL
       for (int word = 0; word < kWords; ++word) {
-        of_rows[word] =
-            modification.begin_row(at.batch, at.head, row + 32 * word, row + 32 * word + shift);
-      }
-      const auto own = modification.begin_key(at.batch, at.head, at.key - lane / 4 + lane % 16);
-      SIRDAR_NO_UNROLL
-      for (int pair = 0; pair < 8; ++pair) {
-        const auto of_upper = from_lane(own, pair), of_lower = from_lane(own, pair + 8);
-        keep(seen, lane, pair, [&](int word, bool is_lower) {
-          return modification.visible(of_rows[word], is_lower ? of_lower : of_upper);
-        });
+        const uint32_t above = ptx::ballot_sync(modification.visible(rows[word], of_upper));
+        const uint32_t below = ptx::ballot_sync(modification.visible(rows[word], of_lower));
+        if (pair == lane / 4) {
+          seen.upper[word] &= above >> (2 * (lane % 4));
+          seen.lower[word] &= below >> (2 * (lane % 4));
+        }
       }
     }
   }

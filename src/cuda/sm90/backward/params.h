@@ -8,19 +8,21 @@
 
 namespace sirdar::sm90 {
 
-// Of which of 32 query tiles a key block sees anything, and of which everything, through masks that
-// are expressions, ids or tensors.
-struct alignas(8) WalkWord {
-  unsigned some, all;
+// Of which of 32 query tiles the halves of a key block are seen, and of which by every row, all
+// masks together, where some are expressions, ids or tensors. Blocks of 64 keys have one half.
+struct alignas(16) WalkWord {
+  unsigned some[2], all[2];
 };
 
 // Working memory of those masks; lists are those of sequences and heads that they differ for.
 struct WalkView {
-  CoverView cover;                  // by query tile, as forward/cover.cuh writes it
-  WalkWord* walks;                  // [list][num_blocks_n][num_words], by key block
-  unsigned* adders;                 // [list][num_tiles][cover.num_words], by query tile
-  int num_words;                    // of a key block
-  int list_of_batch, list_of_head;  // strides of lists, 0 where the masks do not differ
+  CoverView cover;  // by query tile and 64 keys, as forward/cover.cuh writes it
+  WalkWord* walks;  // [list][num_blocks_n][num_words], by key block
+  // [list][64 keys][num_tiles][key][block_m / 32]: of a tile that is seen in part which rows see a
+  // key. Such tiles of those keys in their order, or each at its own place (cover.is_by_key).
+  unsigned* tiles;
+  int num_words, num_tiles, num_halves;  // of a key block; of 64 keys; 64 keys of a sequence
+  int list_of_batch, list_of_head;       // strides of lists, 0 where the masks do not differ
 };
 
 struct BackwardParams {

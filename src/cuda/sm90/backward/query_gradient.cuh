@@ -63,9 +63,20 @@ struct QueryGradient : ScaleFactor<is_scaled(config)> {  // from what dS is stor
     ptx::registers_ready(sum);
   }
 
+  // Never both.
+  SIRDAR_DEVICE bool sees_nothing(const KeyBlock& block, const Walk<config>& walk, int half) const {
+    if constexpr (is_wide(config)) {
+      return false;
+    } else if constexpr (config.has_mask_mod) {
+      return !walk.is_seen(half);
+    } else {
+      return is_blind<config>(params, block, walk.tile, half);
+    }
+  }
+
   // What a half of the keys does not see it has not written. Whole regions from fence to wait are
   // there for each case: ptxas adds fences where a product stands under a branch.
-  SIRDAR_DEVICE void multiply(const KeyBlock& block, int tile, int unit) {
+  SIRDAR_DEVICE void multiply(const KeyBlock& block, const Walk<config>& walk, int unit) {
     if constexpr (config.cluster_size > 1) {
       multiply_pair(unit);
       return;
@@ -75,9 +86,9 @@ struct QueryGradient : ScaleFactor<is_scaled(config)> {  // from what dS is stor
     const uint64_t k =
         ptx::wgmma_descriptor(s.k() + unit % kChunks * (kKeys * 128), kKeys * 128, 1024);
     ptx::registers_ready(sum);
-    if (is_blind<config>(params, block, tile, 1)) {
+    if (sees_nothing(block, walk, 1)) {
       multiply_steps<0, 4>(ds, k);
-    } else if (is_blind<config>(params, block, tile, 0)) {
+    } else if (sees_nothing(block, walk, 0)) {
       multiply_steps<4, 8>(ds, k);
     } else {
       multiply_steps<0, kKeys / 16>(ds, k);
@@ -176,7 +187,7 @@ struct QueryGradient : ScaleFactor<is_scaled(config)> {  // from what dS is stor
         }
         SIRDAR_UNROLL
         for (int unit = 0; unit < kUnits; ++unit) {
-          multiply(block, walk.tile, unit);
+          multiply(block, walk, unit);
           if (unit == kUnits - 1 && lane == 0) give_back();
           stage();
         }

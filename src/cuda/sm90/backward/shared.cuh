@@ -40,6 +40,7 @@ struct BackwardShared {
     return base + kMap.delta + stage * row_bytes(config);
   }
 
+  SIRDAR_DEVICE uint32_t told(int stage) const { return base + kMap.told + 16 * stage; }
   SIRDAR_DEVICE uint32_t peaks(int warp) const { return base + kMap.peaks + 16 * warp; }
 
   SIRDAR_DEVICE uint32_t bar(int index) const { return base + kMap.barriers + 8 * index; }

@@ -1,5 +1,7 @@
 #include "cuda/sm90/backward/walk.h"
 
+#include <algorithm>
+
 #include "cuda/sm90/arguments.h"
 #include "cuda/sm90/backward/choose.h"
 #include "cuda/sm90/forward/config.h"
@@ -18,28 +20,38 @@ int num_blocks_n(const Problem& problem, const BackwardConfig& config) {
   return static_cast<int>(divide_up(problem.seqlen_k, block_keys(config)));
 }
 
-// A forward with these tiles, as far as its cover depends on it.
+// A forward with these tiles, as far as its cover depends on it. Halves of key blocks are looked
+// at.
 ForwardConfig cover_config(const BackwardConfig& config) {
   ForwardConfig cover;
   cover.element = config.element;
   cover.num_consumers = config.block_m / 64;
-  cover.block_n = block_keys(config);
+  cover.block_n = 64;
   cover.mask = config.mask;
   cover.has_lengths = config.has_lengths;
   cover.has_mask_mod = true;
   return cover;
 }
 
+// Tiles that 64 keys are seen in part by and whose pairs are looked at before the kernel runs.
+constexpr int kMostTiles = 16;
+
 size_t num_lists(const CoverView& cover) {
   return static_cast<size_t>(cover.num_batches) * static_cast<size_t>(cover.num_heads);
 }
-size_t walks_bytes(const WalkView& walk, int blocks) {
-  return num_lists(walk.cover) * static_cast<size_t>(blocks) * static_cast<size_t>(walk.num_words) *
-         sizeof(WalkWord);
-}
-size_t adders_bytes(const WalkView& walk, int tiles) {
-  return num_lists(walk.cover) * static_cast<size_t>(tiles) *
-         static_cast<size_t>(walk.cover.num_words) * sizeof(unsigned);
+// Of all lists.
+struct WalkBytes {
+  size_t cover, walks, tiles;
+};
+WalkBytes bytes_of(const Problem& problem, const BackwardConfig& config, const WalkView& walk) {
+  const size_t lists = num_lists(walk.cover);
+  const size_t of_tile = sizeof(unsigned) * 64 * static_cast<size_t>(config.block_m) / 32;
+  return {
+      lists * static_cast<size_t>(num_tiles(problem, config)) *
+          static_cast<size_t>(walk.cover.num_words) * sizeof(CoverWord),
+      lists * static_cast<size_t>(num_blocks_n(problem, config)) *
+          static_cast<size_t>(walk.num_words) * sizeof(WalkWord),
+      lists * static_cast<size_t>(walk.num_halves) * static_cast<size_t>(walk.num_tiles) * of_tile};
 }
 
 }  // namespace
@@ -49,26 +61,28 @@ WalkView walk_view(const Problem& problem, const BackwardConfig& config,
   WalkView walk{};
   if (!config.has_mask_mod) return walk;
   const int tiles = num_tiles(problem, config);
-  walk.cover = cover_view(problem, cover_config(config), modification, memory);
+  walk.cover = cover_view(problem, cover_config(config), modification, nullptr);
   walk.num_words = static_cast<int>(divide_up(tiles, 32));
+  walk.num_halves = static_cast<int>(divide_up(problem.seqlen_k, 64));
+  walk.num_tiles = walk.cover.is_by_key != 0 ? tiles : std::min(tiles, kMostTiles);
   walk.list_of_batch = walk.cover.stride_batch > 0 ? walk.cover.num_heads : 0;
   walk.list_of_head = walk.cover.stride_head > 0 ? 1 : 0;
   if (memory == nullptr) return walk;
-  auto* const bytes =
-      static_cast<std::byte*>(memory) + cover_bytes(walk.cover, cover_config(config), tiles);
-  walk.walks = reinterpret_cast<WalkWord*>(bytes);
-  walk.adders =
-      reinterpret_cast<unsigned*>(bytes + walks_bytes(walk, num_blocks_n(problem, config)));
+  const WalkBytes bytes = bytes_of(problem, config, walk);
+  auto* const begin = static_cast<std::byte*>(memory);
+  walk.cover.words = reinterpret_cast<CoverWord*>(begin);
+  walk.walks = reinterpret_cast<WalkWord*>(begin + bytes.cover);
+  walk.tiles = reinterpret_cast<unsigned*>(begin + bytes.cover + bytes.walks);
+  walk.cover.tiles = walk.tiles;
   return walk;
 }
 
 size_t walk_bytes(const Problem& problem, const BackwardConfig& config,
                   const expression::DeviceModification& modification) {
   if (!config.has_mask_mod) return 0;
-  const WalkView walk = walk_view(problem, config, modification, nullptr);
-  const int tiles = num_tiles(problem, config);
-  return cover_bytes(walk.cover, cover_config(config), tiles) +
-         walks_bytes(walk, num_blocks_n(problem, config)) + adders_bytes(walk, tiles);
+  const WalkBytes bytes =
+      bytes_of(problem, config, walk_view(problem, config, modification, nullptr));
+  return bytes.cover + bytes.walks + bytes.tiles;
 }
 
 KernelSource tile_cover_source(const Problem& problem, const BackwardConfig& config,
@@ -80,7 +94,7 @@ KernelSource tile_cover_source(const Problem& problem, const BackwardConfig& con
   source.config_text = jit::config_text(cover_config(config), "ForwardConfig");
   source.params_type = "ModifiedParams<Modification>";
   source.entry = entry_name(config);
-  return cover_source(source, problem);
+  return cover_source(source, problem, true);
 }
 
 ForwardParams tile_cover_params(const Problem& problem, const BackwardConfig& config,

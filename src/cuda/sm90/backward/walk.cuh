@@ -11,21 +11,39 @@ namespace sirdar::sm90 {
 SIRDAR_DEVICE long long list_of(const WalkView& walk, int batch, int head) {
   return batch * walk.list_of_batch + head * walk.list_of_head;
 }
-// Of a query tile, a bit a key block that adds to it.
-SIRDAR_DEVICE const unsigned* adders_of(const BackwardParams& params, int batch, int head,
-                                        int tile) {
+// What query tiles see: of 64 keys a bit each.
+SIRDAR_DEVICE const CoverWord* seen_by(const BackwardParams& params, int batch, int head,
+                                       int tile) {
   const WalkView& walk = params.walk;
-  return walk.adders +
+  return walk.cover.words +
          (list_of(walk, batch, head) * params.num_tiles + tile) * walk.cover.num_words;
 }
 
+// What halves of a key block are told of a tile: how they see it, or the number of its bits
+// (WalkView::tiles).
+struct Shown {
+  static constexpr int kNothing = -3, kLook = -2, kAll = -1;
+};
+
+// Of a head of the group.
+SIRDAR_DEVICE const WalkWord* walk_words(const BackwardParams& params, const KeyBlock& block,
+                                         int head) {
+  const WalkView& walk = params.walk;
+  const long long list = list_of(walk, block.batch, block.head_kv * params.group_size + head);
+  return walk.walks + (list * params.num_blocks_n + block.index) * walk.num_words;
+}
+
 // The tiles of which a key block sees something, head by head.
+template <BackwardConfig config>
 struct CoveredWalk {
+  static constexpr int kHalves = block_keys(config) / 64;
   const BackwardParams& params;
   const KeyBlock& block;
   int tile = 0, head = 0;  // head within the group
   int word;
-  uint32_t some = 0, all = 0;  // of the word; some: from this tile on
+  uint32_t left = 0;                                // of the word, from this tile on
+  uint32_t seen[kHalves] = {}, part[kHalves] = {};  // of the word what halves see, and in part
+  int rank[kHalves] = {};  // of this tile among those of the head that a half sees in part
 
   SIRDAR_DEVICE CoveredWalk(const KeyBlock& of, const BackwardParams& p)
       : params(p), block(of), word(of.begin / 32 - 1) {
@@ -35,49 +53,125 @@ struct CoveredWalk {
 
   SIRDAR_DEVICE bool is_done() const { return head >= params.group_size; }
   SIRDAR_DEVICE void advance() {
-    some &= some - 1;
+    SIRDAR_UNROLL
+    for (int half = 0; half < kHalves; ++half) rank[half] += part[half] >> (tile % 32) & 1;
+    left &= left - 1;
     settle();
   }
-  SIRDAR_DEVICE bool sees_all() const { return (all >> (tile % 32) & 1) != 0; }
+  SIRDAR_DEVICE bool is_seen(int half) const { return (seen[half] >> (tile % 32) & 1) != 0; }
+
+  // What a half's warps are told of the tile.
+  SIRDAR_DEVICE int shown(int half) const {
+    if (!is_seen(half)) return Shown::kNothing;
+    if ((part[half] >> (tile % 32) & 1) == 0) return Shown::kAll;
+    const WalkView& walk = params.walk;
+    const int place = walk.cover.is_by_key != 0 ? tile : rank[half];
+    if (place >= walk.num_tiles) return Shown::kLook;
+    const long long list = list_of(walk, block.batch, block.head_kv * params.group_size + head);
+    return (static_cast<int>(list) * walk.num_halves + block.index * kHalves + half) *
+               walk.num_tiles +
+           place;
+  }
 
  private:
   SIRDAR_DEVICE void settle() {
-    while (some == 0 && !is_done()) {
+    while (left == 0 && !is_done()) {
       if (32 * ++word >= block.end) {
         word = block.begin / 32 - 1;
         ++head;
+        SIRDAR_UNROLL
+        for (int& one : rank) one = 0;
         continue;
       }
-      const WalkView& walk = params.walk;
-      const long long list = list_of(walk, block.batch, block.head_kv * params.group_size + head);
-      const WalkWord* const words =
-          walk.walks + (list * params.num_blocks_n + block.index) * walk.num_words;
-      some = ptx::load_constant(&words[word].some);
-      all = ptx::load_constant(&words[word].all);
+      const ptx::Int4 found = ptx::load_constant_int4(walk_words(params, block, head) + word);
+      const int some[2] = {found.x, found.y}, all[2] = {found.z, found.w};
+      SIRDAR_UNROLL
+      for (int half = 0; half < kHalves; ++half) {
+        seen[half] = static_cast<uint32_t>(some[half]);
+        part[half] = static_cast<uint32_t>(some[half] & ~all[half]);
+        left |= seen[half];
+      }
     }
-    if (some != 0) tile = 32 * word + ptx::lowest_bit(some);
+    if (left != 0) tile = 32 * word + ptx::lowest_bit(left);
   }
 };
 
-template <bool kIsCovered>
+// How many tiles that is; by a whole warp.
+SIRDAR_DEVICE int count_tiles(const BackwardParams& params, const KeyBlock& block, int lane) {
+  if (block.end <= block.begin) return 0;
+  const int first = block.begin / 32, words = (block.end - 1) / 32 - first + 1;
+  uint32_t count = 0;
+  for (int i = lane; i < words * params.group_size; i += 32) {
+    const int head = i / words;
+    const ptx::Int4 found =
+        ptx::load_constant_int4(walk_words(params, block, head) + first + i - head * words);
+    count += ptx::count_bits(static_cast<uint32_t>(found.x | found.y));
+  }
+  ptx::syncwarp();
+  for (int distance = 1; distance < 32; distance *= 2) count += ptx::shfl_xor(count, distance);
+  return static_cast<int>(count);
+}
+
+// The same walk as the warpgroups of dK and dV hear of it, tile by tile beside Q: what they would
+// keep of it between tiles has no registers.
+struct ToldWalk {
+  int left;           // tiles, this one too
+  uint32_t told = 0;  // where this tile is described: its number, the head, what halves see
+  int shown = 0;
+
+  SIRDAR_DEVICE explicit ToldWalk(int tiles) : left(tiles) {}
+  SIRDAR_DEVICE bool is_done() const { return left == 0; }
+  SIRDAR_DEVICE void advance() { --left; }
+  // Once it is there.
+  SIRDAR_DEVICE void hear(uint32_t description, int half) {
+    told = description;
+    shown = static_cast<int>(ptx::load_shared(told + 8 + 4 * half));
+  }
+};
+SIRDAR_DEVICE int tile_of(const ToldWalk& walk) {
+  return static_cast<int>(ptx::load_shared(walk.told));
+}
+SIRDAR_DEVICE int head_of(const ToldWalk& walk) {
+  return static_cast<int>(ptx::load_shared(walk.told + 4));
+}
+SIRDAR_DEVICE int tile_of(const TileWalk& walk) { return walk.tile; }
+SIRDAR_DEVICE int head_of(const TileWalk& walk) { return walk.head; }
+
+template <BackwardConfig config, bool kIsCovered>
 struct WalkChoice {
   using Type = TileWalk;
-};
-template <>
-struct WalkChoice<true> {
-  using Type = CoveredWalk;
+  using Told = TileWalk;
 };
 template <BackwardConfig config>
-using Walk = typename WalkChoice<config.has_mask_mod>::Type;
+struct WalkChoice<config, true> {
+  using Type = CoveredWalk<config>;
+  using Told = ToldWalk;
+};
+template <BackwardConfig config>
+using Walk = typename WalkChoice<config, config.has_mask_mod>::Type;
+template <BackwardConfig config>
+using KeyWalk = typename WalkChoice<config, config.has_mask_mod>::Told;  // of dK and dV
 
-// Of 32 key blocks those that add to the same sum of a tile as `index`.
+// Key blocks as bits of the words that say what query tiles see.
 template <BackwardConfig config>
-SIRDAR_DEVICE uint32_t sharers(int index) {
-  constexpr uint32_t kEvery = config.num_sums == 1   ? ~0u
-                              : config.num_sums == 2 ? 0x55555555u
-                                                     : 0x11111111u;
-  return kEvery << (index % config.num_sums);
-}
+struct Adders {
+  static constexpr int kHalves = block_keys(config) / 64, kBlocks = 32 / kHalves;  // of a word
+
+  // Those of a word, a bit a key block.
+  SIRDAR_DEVICE static uint32_t load(const CoverWord* word) {
+    const uint32_t some = ptx::load_constant(&word->some);
+    return kHalves == 1 ? some : (some | some >> 1) & 0x55555555u;
+  }
+  // Of any word those that add to the same sum of a tile as `index`.
+  SIRDAR_DEVICE static uint32_t sharers(int index) {
+    constexpr int kApart = kHalves * config.num_sums;
+    constexpr uint32_t kEvery = kApart == 1   ? ~0u
+                                : kApart == 2 ? 0x55555555u
+                                : kApart == 4 ? 0x11111111u
+                                              : 0x01010101u;
+    return kEvery << (kHalves * (index % config.num_sums));
+  }
+};
 
 // How many key blocks add to the same sum of a query tile before this one: masks let those further
 // right go first.
@@ -87,14 +181,15 @@ SIRDAR_DEVICE int turn_of(const BackwardParams& params, const KeyBlock& block,
   if constexpr (!config.has_mask_mod) {
     return turn_of<config>(params, block, walk.tile);
   } else {
-    const unsigned* const adders =
-        adders_of(params, block.batch, block.head_kv * params.group_size + walk.head, walk.tile);
-    const uint32_t same = sharers<config>(block.index);
-    const int own = block.index / 32;
-    const uint32_t right = same & ~1u << (block.index % 32);
-    int turn = ptx::count_bits(ptx::load_constant(adders + own) & right);
+    using Own = Adders<config>;
+    const CoverWord* const words =
+        seen_by(params, block.batch, block.head_kv * params.group_size + walk.head, walk.tile);
+    const uint32_t same = Own::sharers(block.index);
+    const int own = block.index / Own::kBlocks;
+    const uint32_t right = ~1u << (Own::kHalves * (block.index % Own::kBlocks));
+    int turn = ptx::count_bits(Own::load(words + own) & same & right);
     for (int word = own + 1; word < params.walk.cover.num_words; ++word) {
-      turn += ptx::count_bits(ptx::load_constant(adders + word) & same);
+      turn += ptx::count_bits(Own::load(words + word) & same);
     }
     return turn;
   }
@@ -104,9 +199,9 @@ SIRDAR_DEVICE int turn_of(const BackwardParams& params, const KeyBlock& block,
 template <BackwardConfig config>
 SIRDAR_DEVICE bool is_added_to(const BackwardParams& params, int batch, int head, int tile,
                                int sum) {
-  const unsigned* const adders = adders_of(params, batch, head, tile);
+  const CoverWord* const words = seen_by(params, batch, head, tile);
   for (int word = 0; word < params.walk.cover.num_words; ++word) {
-    if ((ptx::load_constant(adders + word) & sharers<config>(sum)) != 0) return true;
+    if ((Adders<config>::load(words + word) & Adders<config>::sharers(sum)) != 0) return true;
   }
   return false;
 }

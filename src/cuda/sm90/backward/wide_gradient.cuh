@@ -23,15 +23,16 @@ struct ValueGradient : KeyRows<config, Modification> {
                               BackwardShared<config> shared, int thread)
       : Base(p, m, shared, 0, thread) {}
 
-  SIRDAR_DEVICE void issue_scores() {
+  SIRDAR_DEVICE void issue_scores(KeyWalk<config>& tiles) {
     ptx::mbarrier_wait(s.q_full(q_ring.stage), q_ring.parity);
+    if constexpr (config.has_mask_mod) tiles.hear(s.told(q_ring.stage), 0);
     this->multiply_scores(s.q(q_ring.stage), s.lse(q_ring.stage));
   }
   SIRDAR_DEVICE void issue_dv() {
     ptx::mbarrier_wait(s.dout_full(dout_ring.stage), dout_ring.parity);
     this->template multiply_tile<kWidthV>(dv, weights, s.dout(dout_ring.stage));
   }
-  SIRDAR_DEVICE void finish_scores(const KeyBlock& block, const Walk<config>& tiles,
+  SIRDAR_DEVICE void finish_scores(const KeyBlock& block, const KeyWalk<config>& tiles,
                                    const AskedTile<config>& asked) {
     uint32_t sloped[kM / 4];              // the weights times the slopes of their logits
     if constexpr (is_modified(config)) {  // statistics are read once more
@@ -41,7 +42,7 @@ struct ValueGradient : KeyRows<config, Modification> {
     } else {
       this->arrive_each(s.q_empty(q_ring.stage));
       q_ring.advance();
-      this->take_weights(block, tiles.tile, weights);
+      this->take_weights(block, tile_of(tiles), weights);
     }
     const uint32_t(&given)[kM / 4] = has_slopes(config) ? sloped : weights;
     ptx::mbarrier_wait(s.weights_empty(weights_ring.stage), weights_ring.parity ^ 1);
@@ -62,15 +63,15 @@ struct ValueGradient : KeyRows<config, Modification> {
 
   // Scores of a tile are issued with dV of the one before.
   SIRDAR_DEVICE void walk(const KeyBlock& block) {
-    Walk<config> tiles(block, params);
+    KeyWalk<config> tiles = this->walk_of(block);
     if (tiles.is_done()) return;
-    issue_scores();
+    issue_scores(tiles);
     const AskedTile<config> first_asked = this->look(block, tiles);
     this->wait_products();
     finish_scores(block, tiles, first_asked);
     SIRDAR_NO_UNROLL
     for (tiles.advance(); !tiles.is_done(); tiles.advance()) {
-      issue_scores();
+      issue_scores(tiles);
       issue_dv();
       const AskedTile<config> asked = this->look(block, tiles);
       this->wait_products();
@@ -154,7 +155,7 @@ struct WideKeyGradient : KeyRows<config, Modification> {
 
   // dP of a tile is issued with dK of the one before.
   SIRDAR_DEVICE void walk(const KeyBlock& block) {
-    Walk<config> tiles(block, params);
+    KeyWalk<config> tiles = this->walk_of(block);
     if (tiles.is_done()) return;
     issue_dp();
     this->wait_products();

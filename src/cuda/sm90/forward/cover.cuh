@@ -92,6 +92,10 @@ struct CoverConfig {
   // Every pair is looked at, as where a tensor has one value for each. Otherwise what blocks show
   // is found by interval arithmetic, and the pairs of those that show part.
   bool looks_at_pairs;
+  // For a kernel that walks query blocks (backward/walk.cuh): words alone, each by a thread block,
+  // and of pairs that are looked at what keys are seen by: [list][key block][query
+  // block][key][row].
+  bool is_by_key = false;
 };
 constexpr int shared_bytes(const CoverConfig&) { return kCoverSharedBytes; }
 
@@ -135,7 +139,7 @@ struct CoverBlock {
   SIRDAR_DEVICE bool is_reached(int key) const {
     if (first_row() >= q.length) return false;
     const KeyBounds<kForward> bounds(params, q.length, k.length);
-    return key < bounds.hi(last_row()) && key + kN > bounds.lo(first_row());
+    return key < bounds.hi(last_row()) && ptx::min_of(key + kN, k.length) > bounds.lo(first_row());
   }
 
   // What kRows tile rows, at most 32, see of a key block, row by row a lane's; a row and 32 keys at
@@ -165,6 +169,36 @@ struct CoverBlock {
   SIRDAR_DEVICE static void store(unsigned* row, const uint32_t (&seen)[kWords]) {
     SIRDAR_UNROLL
     for (int word = 0; word < kWords; ++word) row[word] = seen[word];
+  }
+
+  // Of 32 rows and keys: from a row's bits in a lane to a key's.
+  SIRDAR_DEVICE static uint32_t turned(uint32_t bits, int lane) {
+    uint32_t low = 0x0000ffffu;  // the bits whose place has not `distance`
+    SIRDAR_UNROLL
+    for (int distance = 16; distance > 0; distance /= 2) {
+      const uint32_t other = ptx::shfl_xor(bits, distance);
+      bits = (lane & distance) != 0 ? (bits & ~low) | (other >> distance & low)
+                                    : (bits & low) | (other << distance & ~low);
+      low ^= low << (distance / 2);
+    }
+    return bits;
+  }
+  // Of the tile rows from `row` on what a lane's keys are seen by, within the sequence's own
+  // bounds.
+  SIRDAR_DEVICE void store_by_key(int key, int row, const uint32_t (&seen)[kWords]) const {
+    const KeyBounds<kForward> bounds(params, q.length, k.length);
+    const long long list = static_cast<long long>(batch) * params.cover.num_heads + head;
+    const long long index =
+        (list * params.cover.num_tiles + key / kN) * params.num_blocks_m + block;
+    unsigned* const bits = params.cover.tiles + index * (kN * kM / 32) + row / 32;
+    SIRDAR_UNROLL
+    for (int word = 0; word < kWords; ++word) {
+      const int own = 32 * word + lane, first_row = block * kM + row;
+      const uint32_t reached = bits_from_to(bounds.row_begin(key + own) - first_row,
+                                            bounds.row_end(key + own) - first_row);
+      const uint32_t rows = turned(seen[word], lane);  // by all lanes
+      bits[own * (kM / 32)] = key + own < k.length ? rows & reached : 0;
+    }
   }
 
   // Of a warp's own key blocks of a word, by interval arithmetic.
@@ -222,6 +256,11 @@ struct CoverBlock {
     }
   }
 
+  SIRDAR_DEVICE void run_word(int index) const {
+    const CoverWord word = gather(bound(index), 0);
+    if (warp == 0 && lane == 0) words()[index] = word;
+  }
+
   // A quarter of a word: a key block a warp.
   SIRDAR_DEVICE void run_pairs(int quarter) const {
     static_assert(kCoverWarps == 8);
@@ -238,7 +277,11 @@ struct CoverBlock {
       for (int row = 0; row < kM; row += 32) {
         uint32_t seen[kWords];
         look<32>(block * kM + row, key, seen);
-        store(tile(key_block) + (row + lane) * kWords, seen);
+        if constexpr (config.is_by_key) {
+          store_by_key(key, row, seen);
+        } else {
+          store(tile(key_block) + (row + lane) * kWords, seen);
+        }
         const bool counts = query_row<kForward>(block * kM + row + lane) < q.length;
         SIRDAR_UNROLL
         for (int word = 0; word < kWords; ++word) {
@@ -259,12 +302,15 @@ struct CoverBlock {
 
 template <CoverConfig config, class Modification>
 SIRDAR_DEVICE void cover_keys(const ModifiedParams<Modification>& params) {
-  const int parts = config.looks_at_pairs ? 4 * params.forward.cover.num_words : 1;
+  const int words = params.forward.cover.num_words;
+  const int parts = config.looks_at_pairs ? 4 * words : config.is_by_key ? words : 1;
   const int blocks = params.forward.num_blocks_m, index = ptx::block_idx_x() / parts;
   const CoverBlock<config, Modification> block(params.forward, params.modification, index / blocks,
                                                index % blocks, ptx::thread_idx_x());
   if constexpr (config.looks_at_pairs) {
     block.run_pairs(ptx::block_idx_x() % parts);
+  } else if constexpr (config.is_by_key) {
+    block.run_word(ptx::block_idx_x() % parts);
   } else {
     block.run_bounds();
   }

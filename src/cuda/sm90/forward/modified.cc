@@ -34,10 +34,11 @@ void add_modification(const expression::DeviceModification& modification, Kernel
   source.entry += "_modified";
 }
 
-KernelSource cover_source(const KernelSource& forward, const Problem& problem) {
+KernelSource cover_source(const KernelSource& forward, const Problem& problem, bool is_by_key) {
   KernelSource source = forward;
   source.config_type = "CoverConfig";
-  source.config_text = fmt::format("{{{}, {}}}", forward.config_text, looks_at_pairs(problem));
+  source.config_text =
+      fmt::format("{{{}, {}, {}}}", forward.config_text, looks_at_pairs(problem), is_by_key);
   source.function = "cover_keys";
   source.entry = forward.entry + "_cover";
   source.threads = 32 * kCoverWarps;

@@ -14,7 +14,8 @@ namespace sirdar::sm90 {
 // Makes the source of a plain forward that of one with the modification.
 void add_modification(const expression::DeviceModification& modification, KernelSource& source);
 // The kernel that runs before a forward with has_mask_mod, which `forward` is the source of.
-KernelSource cover_source(const KernelSource& forward, const Problem& problem);
+KernelSource cover_source(const KernelSource& forward, const Problem& problem,
+                          bool is_by_key = false);
 
 // How what that kernel writes lies in memory, from `memory` on, which may be null.
 CoverView cover_view(const Problem& problem, const ForwardConfig& config,
