@@ -54,7 +54,7 @@ void stage_bias(BackwardConfig& config, const Axes& axes) {
   BackwardConfig other = config;
   other.num_stages_bias = is_fp32 && is_tall ? 2 : 1;
   other.block_m = is_fp32 ? 64 : config.block_m;
-  const int num_ds = is_tall && !is_fp32 ? 1 : 2, slots = is_fp32 && !is_tall ? 2 : 3;
+  const int num_ds = is_fp32 && is_tall ? 2 : 1, slots = is_fp32 || is_tall ? 3 : 4;
   if (set_rings(other, 2, 2, num_ds, slots)) config = other;
 }
 
