@@ -462,12 +462,16 @@ def any_layout(shape, random):
 
 def test_what_one_call_leaves_behind_does_not_change_another():
     """Plans, layouts and makers of outputs are kept for what looks alike: few shapes, many layouts, three doors."""
-    random = Random(6)
+    random = Random(0)
     torch.manual_seed(6)
-    for _ in range(120):
-        rows, keys, heads_kv = random.choice([1, 5]), random.choice([5, 6]), random.choice([1, 2])
-        shapes = (2, rows, 2, 16), (2, keys, heads_kv, 16), (2, keys, heads_kv, 16)
-        q, k, v = (any_layout(shape, random) for shape in shapes)
+    for _ in range(80):
+        rows, keys = 5, random.choice([5, 6])
+        shapes = (2, rows, 2, 16), (2, keys, 2, 16), (2, keys, 2, 16)
+        strange = random.randrange(3)  # one, so that the same combinations come again
+        q, k, v = (
+            any_layout(shape, random) if i == strange else torch.randn(shape)
+            for i, shape in enumerate(shapes)
+        )
         causal, alignment = random.random() < 0.5, random.choice(["top_left", "bottom_right"])
         options = {"causal": True, "alignment": alignment} if causal else {}
         visible = shown(rows, keys, causal, shift=0 if alignment == "top_left" else None)
