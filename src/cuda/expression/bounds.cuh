@@ -200,10 +200,11 @@ SIRDAR_DEVICE auto read_bounds(const TensorOperand& tensor, const Box& box, Rang
     const auto* row = static_cast<const typename Element::Stored*>(tensor.data) +
                       begin[kRank - 1] * tensor.stride[kRank - 1];
     int rest = i;
-    for (int axis = kRank - 2; axis >= 0; --axis) {
+    for (int axis = kRank - 2; axis > 0; --axis) {
       row += (begin[axis] + rest % size[axis]) * tensor.stride[axis];
       rest /= size[axis];
     }
+    if (kRank > 1) row += (begin[0] + rest) * tensor.stride[0];
     for (int j = box.lane; j < inner; j += box.num_lanes) {
       seen = hull(seen,
                   exactly(Element::value(ptx::load_constant(row + j * tensor.stride[kRank - 1]))));
