@@ -74,5 +74,13 @@ TEST(CudaBackwardKnobs, NumbersOutOfRangeAreRefused) {
   }
 }
 
+TEST(CudaBackwardKnobs, OrdersOfWorkUnderMasksWantOne) {
+  for (const char* name : {"is_persistent", "mirrors_tail"}) {
+    expect_refused("bwd s64 h2 d128 bf16", name, "true");
+    expect_refused("bwd s64 h2 d128 bf16 causal document", name, "true");
+    EXPECT_TRUE(planned("bwd s64 h2 d128 bf16 causal", name, "true").ok());
+  }
+}
+
 }  // namespace
 }  // namespace sirdar::test

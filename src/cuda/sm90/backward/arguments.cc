@@ -150,6 +150,15 @@ void add_work(const Problem& problem, const BackwardConfig& config, int num_sms,
   } else {
     params.section_heads = static_cast<int>(
         std::min<int64_t>(heads_within(kSectionBytes, head_bytes(problem, config), heads), heads));
+    if (config.mirrors_tail) {
+      // Few rounds of thread blocks have no steady state that a section could end.
+      constexpr int kLeastRounds = 4;
+      const bool has_tail = params.num_items >= kLeastRounds * num_sms / config.cluster_size;
+      const int64_t least = has_tail ? std::min(heads, kLeastRounds) : 1;
+      const int64_t sections = std::max(divide_up(heads, params.section_heads), least);
+      params.section_heads = static_cast<int>(divide_up(heads, sections));
+      params.first_mirrored = has_tail ? heads / params.section_heads - 1 : heads;
+    }
   }
   params.num_sections = heads / params.section_heads;
 }
@@ -211,6 +220,9 @@ Result<BackwardParams> make_params(const Problem& problem, const BackwardConfig&
   if (config.is_deterministic) params.turns = reinterpret_cast<int*>(bytes + workspace.turns);
   params.walk = walk_view(problem, config, modification, bytes + workspace.walk);
   if (restores(config)) params.lost = reinterpret_cast<unsigned*>(bytes + workspace.lost);
+  if (config.is_persistent) {
+    params.items_drawn = reinterpret_cast<int*>(bytes + workspace.items_drawn);
+  }
   if (is_scaled(config)) params.peaks = reinterpret_cast<int*>(bytes + workspace.peaks);
   return params;
 }
@@ -234,7 +246,8 @@ BackwardWorkspace workspace_of(const Problem& problem, const BackwardConfig& con
   workspace.peaks =
       workspace.lost + (restores(config) ? aligned(blocks * kLostWords * 4) : size_t{0});
   const size_t pairs = is_scaled(config) ? rows / kPrepareTokens : 0;
-  workspace.end = workspace.peaks + aligned(pairs * 2 * sizeof(int));
+  workspace.items_drawn = workspace.peaks + aligned(pairs * 2 * sizeof(int));
+  workspace.end = workspace.items_drawn + aligned(config.is_persistent ? sizeof(int) : 0);
   if (!rows::companions_of(problem).empty()) {  // they come last, and take it all
     workspace.end = std::max(workspace.end, rows::backward_workspace_bytes(problem));
   }
@@ -289,7 +302,10 @@ Result<std::vector<cuda::Step>> make_steps(const Problem& problem, const Backwar
   if (!modified.ok()) return modified.status();
   // Blocks that wait for each other in a ring must all run at one time, and then walk the items.
   const int64_t at_once =
-      params.ring_blocks > 0 ? params.section_heads * params.ring_blocks : params.num_items;
+      params.ring_blocks > 0 ? params.section_heads * params.ring_blocks
+      : config.is_persistent
+          ? std::min(params.num_items, std::max(1, num_sms / config.cluster_size))
+          : params.num_items;
   cuda::Step backward = step_of(BackwardPass::backward, at_once * config.cluster_size);
   backward.cluster.x = static_cast<unsigned>(config.cluster_size);
   backward.params = modified.value();

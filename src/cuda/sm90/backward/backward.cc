@@ -72,6 +72,8 @@ Result<Config> configure(const Problem& problem, const Device&, const PlanOption
   same.hop_steps = config.hop_steps;
   same.splits_turns = config.splits_turns;
   same.cluster_size = config.cluster_size;
+  same.is_persistent = config.is_persistent;
+  same.mirrors_tail = config.mirrors_tail;
   same.packs_products = config.packs_products;
   if (config != same || !is_valid(config)) {
     const int bytes = has_counts(config) ? shared_bytes(config) : 0;
@@ -82,7 +84,9 @@ Result<Config> configure(const Problem& problem, const Device&, const PlanOption
             "64 columns), stages and num_ds (1 to 16; of a bias from 0, and 0 above 128 columns), "
             "num_slots (1 to {}), num_sums (1, 2 "
             "or 4, in a fixed order), hop_steps (from 1), splits_turns, cluster_size (1, or "
-            "2 where dQ has 256 columns) and packs_products may differ, and tiles must fit "
+            "2 where dQ has 256 columns), is_persistent and mirrors_tail (under a mask that reads "
+            "no data) and "
+            "packs_products may differ, and tiles must fit "
             "{} bytes of shared memory{}; change a field.",
             print_fields(config), num_unit_barriers(chosen), kMostSharedBytes,
             bytes > kMostSharedBytes ? fmt::format(" (these take {})", bytes) : ""),
@@ -105,7 +109,8 @@ int spill_bytes_known(const BackwardConfig& config) {
   if (config.has_score_mod || config.has_mask_mod) return 512;
   const bool is_staged = config.num_stages_bias > 0 && !config.has_softcap;
   if (is_modified(config) && !is_staged) return 128;
-  if (!is_wide(config)) return 0;
+  if (!is_wide(config)) return config.is_persistent ? 48 : 0;
+  if (config.is_persistent) return config.cluster_size > 1 ? 80 : 32;
   return config.cluster_size > 1 || is_scaled(config) ? 32 : 24;
 }
 

@@ -46,6 +46,25 @@ void shape_wide(BackwardConfig& config) {
   }
 }
 
+// Which thread blocks take which key blocks, and when. Measured with a causal mask alone.
+void order_work(BackwardConfig& config, int64_t seqlen_k) {
+  constexpr int64_t kMostKeysOfShortWalks = 2048;
+  const bool is_measured = config.mask == MaskForm::upper && config.element == Element::bf16 &&
+                           !config.has_lengths && !is_modified(config);
+  if (!is_measured) return;
+  const bool is_narrow = config.head_dim <= 64 && config.head_dim_v <= 64;
+  // In any order longest key blocks come first already.
+  if (!config.is_deterministic && !is_wide(config) && !is_narrow) return;
+  BackwardConfig other = config;
+  other.mirrors_tail = true;
+  other.is_persistent = is_narrow || config.is_deterministic != is_wide(config);
+  if (!is_valid(other)) return;
+  config = other;
+  if (!is_narrow && !is_wide(config) && seqlen_k <= kMostKeysOfShortWalks) {
+    set_rings(config, 3, 3, 2, 2);
+  }
+}
+
 // A tile of a bias that has an entry for each pair takes the place of slots of dQ. fp32 has no room
 // beside 128 query rows.
 void stage_bias(BackwardConfig& config, const Axes& axes) {
@@ -81,14 +100,16 @@ BackwardConfig choose_backward_config(const Problem& problem, bool may_stage_bia
     config.hop_steps = 4;
     if (config.is_deterministic && is_masked(config)) set_rings(config, 2, 2, 1, 4);
   } else if (is_wide(config)) {
-    if (shape_cluster(config, problem.seqlen_k)) return config;
-    // Under a mask neighbouring key blocks follow each other a step apart, and a tile has four
-    // units.
-    config.splits_turns = is_masked(config);
-    shape_wide(config);
+    if (!shape_cluster(config, problem.seqlen_k)) {
+      // Under a mask neighbouring key blocks follow each other a step apart, and a tile has four
+      // units.
+      config.splits_turns = is_masked(config);
+      shape_wide(config);
+    }
   } else if (config.is_deterministic) {
     set_rings(config, 2, 2, 2, 4);
   }
+  order_work(config, problem.seqlen_k);
   if (may_stage_bias) stage_bias(config, problem.bias_axes);
   return config;
 }

@@ -21,6 +21,12 @@ struct BackwardConfig {
   // 2: the blocks of neighbouring 64 keys form a cluster and tell each other dS, so that each adds
   // half the columns of dQ for the keys of both. Where dQ has 256 columns.
   int cluster_size = 1;
+  // Under a mask that reads no data: as many thread blocks as multiprocessors draw their items, and
+  // load the next one's tiles while they finish one.
+  bool is_persistent = false;
+  // The same: sections of heads are of one size, and in a fixed order the last one is walked
+  // the other way round, so that its longest key blocks can begin first and the shortest come last.
+  bool mirrors_tail = false;
   MaskForm mask = MaskForm::full;
   bool is_deterministic = true;  // dQ is added up in one order, whatever runs when
   bool has_lengths = false;      // lengths differ by sequence: cu_seqlens, seqused
@@ -51,6 +57,8 @@ constexpr void fields(C& c, Visit visit) {
   visit("hop_steps", c.hop_steps);
   visit("splits_turns", c.splits_turns);
   visit("cluster_size", c.cluster_size);
+  visit("is_persistent", c.is_persistent);
+  visit("mirrors_tail", c.mirrors_tail);
   visit("mask", c.mask);
   visit("is_deterministic", c.is_deterministic);
   visit("has_lengths", c.has_lengths);
@@ -99,7 +107,9 @@ inline constexpr int kUnitBytes = 64 * 64 * 4;  // dQ travels in units of 64 row
 inline constexpr int kUnitFloats = 64 * 64;
 
 // Registers of a thread, by setmaxnreg: 512 in all for the four warpgroups.
-constexpr int helper_registers(const BackwardConfig& c) { return c.cluster_size == 1 ? 24 : 32; }
+constexpr int helper_registers(const BackwardConfig& c) {
+  return c.cluster_size == 1 && !c.is_persistent ? 24 : 32;
+}
 inline constexpr int kQueryRegisters = 64, kKeyRegisters = 208;
 
 // Units of one query tile, and those of a thread block.
@@ -148,16 +158,28 @@ constexpr int bias_bytes(const BackwardConfig& c) {
 }
 constexpr int row_bytes(const BackwardConfig& c) { return 4 * c.block_m; }  // a float a row
 
+// Whether K goes back before dK has left, which then leaves through the room of dS.
+constexpr bool frees_keys_early(const BackwardConfig& c) {
+  return c.is_persistent && !is_wide(c) && c.num_ds * ds_bytes(c) >= k_bytes(c);
+}
+inline constexpr int kItemSlots = 4, kItemBytes = 16;  // that it can travel to the other block
+// Who reads an item: the warps of warpgroups 1 to 3, and threads that bring dQ to memory; in a
+// cluster those of both blocks, who send dS, and the second block's loader.
+constexpr int item_readers(const BackwardConfig& c) {
+  return c.cluster_size == 1 ? 12 + num_reducers(c) : 2 * (13 + num_reducers(c)) + 1;
+}
+
 // Offsets from a base that is aligned to 1024 bytes.
 struct BackwardMap {
-  int k, peer_k, v, q, dout, ds, peer_ds, weights, slots, bias, lse, delta, told, peaks, barriers,
-      end;
+  int k, peer_k, v, q, dout, ds, peer_ds, weights, slots, bias, lse, delta, told, peaks, items,
+      barriers, end;
 };
 constexpr int num_barriers(const BackwardConfig& c) {
   const int num_weights = is_wide(c) ? c.num_ds : 0;
   return 3 + 2 * (c.num_stages_q + c.num_stages_dout + c.num_ds + num_weights + c.num_stages_bias) +
          num_unit_barriers(c) + c.num_slots + (c.has_lengths ? 1 : 0) + (is_scaled(c) ? 1 : 0) +
-         (c.cluster_size == 1 ? 0 : c.num_ds);
+         (c.cluster_size == 1 ? 0 : c.num_ds) + (c.is_persistent ? 2 * kItemSlots : 0) +
+         (frees_keys_early(c) ? 1 : 0);
 }
 constexpr BackwardMap shared_map(const BackwardConfig& c) {
   BackwardMap map{};
@@ -174,7 +196,8 @@ constexpr BackwardMap shared_map(const BackwardConfig& c) {
   map.delta = map.lse + c.num_stages_q * row_bytes(c);
   map.told = map.delta + c.num_stages_dout * row_bytes(c);
   map.peaks = map.told + (c.has_mask_mod ? 16 * c.num_stages_q : 0);  // of tiles (walk.cuh)
-  map.barriers = map.peaks + (is_scaled(c) ? 4 * 16 : 0);
+  map.items = map.peaks + (is_scaled(c) ? 4 * 16 : 0);
+  map.barriers = map.items + (c.is_persistent ? kItemBytes * kItemSlots : 0);
   map.end = map.barriers + 8 * num_barriers(c);
   return map;
 }
@@ -205,8 +228,11 @@ constexpr bool is_valid(const BackwardConfig& c) {
   // dS of both blocks is added up: it must be multiplied by the same.
   const bool has_scale = !is_scaled(c) || c.cluster_size == 1;
   const bool may_stage_bias = c.num_stages_bias == 0 || (c.bias != Bias::none && !is_wide(c));
+  const bool has_items = !c.is_persistent || (is_masked(c) && !c.has_mask_mod);
+  const bool has_tail = !c.mirrors_tail || (is_masked(c) && !c.has_mask_mod);
   return has_shape && may_stage_bias && fits_registers && has_sums && has_cluster && has_scale &&
-         c.num_slots <= num_unit_barriers(c) && shared_bytes(c) <= kMostSharedBytes;
+         has_items && has_tail && c.num_slots <= num_unit_barriers(c) &&
+         shared_bytes(c) <= kMostSharedBytes;
 }
 
 // The kernels before and behind it.

@@ -1,6 +1,7 @@
 // The helper warpgroup: one thread loads, one or three bring dQ to memory.
 #pragma once
 
+#include "cuda/sm90/backward/items.cuh"
 #include "cuda/sm90/backward/shared.cuh"
 #include "cuda/sm90/backward/walk.cuh"
 
@@ -188,29 +189,60 @@ struct Loader {
     load<config.head_dim_v, block_keys(config)>(s.v(), s.v_full(), keys(params.v, block));
   }
 
-  SIRDAR_DEVICE void run() {
-    int parity = 1;  // of kv_empty: free at the beginning
-    for (int item = first_item<config>(); item < params.num_items; item += item_stride<config>()) {
-      const KeyBlock block = block_of<config>(params, item);
-      if (!has_keys<config>(params, block)) continue;
+  // K and V of a block that has tiles, and the first of those: scores need K and Q alone.
+  SIRDAR_DEVICE void begin(const KeyBlock& block, const Walk<config>& walk, int parity) {
+    if constexpr (frees_keys_early(config)) {
+      load_q(block, walk);
       wait(s.kv_empty(), parity);
-      parity ^= 1;
       load_k(block);
-      Walk<config> walk(block, params);
-      if (walk.is_done()) {
-        load_v(block);
-        continue;
-      }
-      load_q(block, walk);  // scores need K and Q alone
+      load_bias(block, walk);
+      load_dout(block, walk);
+      wait(s.v_empty(), parity);
+      load_v(block);
+    } else {
+      wait(s.kv_empty(), parity);
+      load_k(block);
+      load_q(block, walk);
       load_bias(block, walk);
       load_v(block);
       load_dout(block, walk);
-      for (walk.advance(); !walk.is_done(); walk.advance()) {
+    }
+  }
+  SIRDAR_DEVICE void begin_without_tiles(const KeyBlock& block, int parity) {
+    wait(s.kv_empty(), parity);
+    load_k(block);
+    if constexpr (frees_keys_early(config)) wait(s.v_empty(), parity);
+    load_v(block);
+  }
+
+  SIRDAR_DEVICE void run() {
+    int parity = 1;  // of kv_empty: free at the beginning
+    ItemSource<config> source{params, s, lane};
+    const auto next_item = [&](int item) {
+      return config.is_persistent ? source.draw() : item + item_stride<config>();
+    };
+    int item = config.is_persistent ? source.draw() : first_item<config>();
+    while (item < params.num_items) {
+      const KeyBlock block = block_of<config>(params, item);
+      if (!has_keys<config>(params, block)) {
+        item = next_item(item);
+        continue;
+      }
+      Walk<config> walk(block, params);
+      if (walk.is_done()) {
+        begin_without_tiles(block, parity);
+      } else {
+        begin(block, walk, parity);
+        walk.advance();
+      }
+      parity ^= 1;
+      for (; !walk.is_done(); walk.advance()) {
         prefetch_bias(block, walk);
         load_q(block, walk);
         load_dout(block, walk);
         load_bias(block, walk);
       }
+      item = next_item(item);  // no earlier: others may wait for what is drawn
     }
   }
 };
@@ -271,8 +303,8 @@ struct Reducer {
   }
 
   SIRDAR_DEVICE void run_in_turn() {
-    for (int item = first_item<config>(); item < params.num_items; item += item_stride<config>()) {
-      const KeyBlock block = block_of<config>(params, item);
+    for (Items<config, false> items{params, s, 0}; !items.is_done(); items.advance()) {
+      const KeyBlock block = block_of<config>(params, items.item);
       for (Walk<config> walk(block, params); !walk.is_done(); walk.advance()) {
         SIRDAR_UNROLL
         for (int part = 0; part < kParts; ++part) {
@@ -291,8 +323,8 @@ struct Reducer {
   SIRDAR_DEVICE void run_freely() {
     RingPosition<kSlots> ring;
     int pending = -1;
-    for (int item = first_item<config>(); item < params.num_items; item += item_stride<config>()) {
-      const KeyBlock block = block_of<config>(params, item);
+    for (Items<config, false> items{params, s, 0}; !items.is_done(); items.advance()) {
+      const KeyBlock block = block_of<config>(params, items.item);
       for (Walk<config> walk(block, params); !walk.is_done(); walk.advance()) {
         float* const units = units_of(block, walk);
         SIRDAR_NO_UNROLL
@@ -337,8 +369,8 @@ struct Sender {
 
   SIRDAR_DEVICE void run() {
     const int peer = 1 - rank_of<config>();
-    for (int item = first_item<config>(); item < params.num_items; item += item_stride<config>()) {
-      const KeyBlock block = block_of<config>(params, item);
+    for (Items<config, false> items{params, s, 0}; !items.is_done(); items.advance()) {
+      const KeyBlock block = block_of<config>(params, items.item);
       for (Walk<config> walk(block, params); !walk.is_done(); walk.advance()) {
         const int at = ring.stage;
         ptx::mbarrier_wait(s.ds_full(at), ring.parity);

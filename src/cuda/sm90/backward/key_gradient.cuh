@@ -28,7 +28,8 @@ struct KeyGradient : KeyRows<config, Modification> {
 
   uint32_t weights[kM / 4], products[kM / 4];  // P^T and dS^T in 16 bits
   float dk[kWidth / 2], dv[kWidthV / 2];
-  Place next;  // of the tile that the walk stands at
+  Place next;      // of the tile that the walk stands at
+  int parity = 0;  // of K and V
 
   using Base::Base;
 
@@ -91,6 +92,7 @@ struct KeyGradient : KeyRows<config, Modification> {
     const AskedTile<config> first_asked = this->look(block, walk);
     this->wait_products();
     take(block, walk, next, first_asked);
+    if constexpr (frees_keys_early(config)) ptx::mbarrier_wait(s.v_full(), parity);
     Place place = next;
     SIRDAR_NO_UNROLL
     while (true) {
@@ -118,9 +120,8 @@ struct KeyGradient : KeyRows<config, Modification> {
   }
 
   SIRDAR_DEVICE void run() {
-    int parity = 0;  // of K and V
-    for (int item = first_item<config>(); item < params.num_items; item += item_stride<config>()) {
-      const KeyBlock block = block_of<config>(params, item);
+    for (Items<config, true> items{params, s, this->lane}; !items.is_done(); items.advance()) {
+      const KeyBlock block = block_of<config>(params, items.item);
       if (!has_keys<config>(params, block)) continue;
       SIRDAR_UNROLL
       for (float& value : dk) value = 0;
@@ -128,9 +129,12 @@ struct KeyGradient : KeyRows<config, Modification> {
       for (float& value : dv) value = 0;
       KeyWalk<config> walk = this->walk_of(block);
       ptx::mbarrier_wait(s.k_full(), parity);
-      ptx::mbarrier_wait(s.v_full(), parity);
+      if constexpr (frees_keys_early(config)) {
+        wait_for_staged();
+      } else {
+        ptx::mbarrier_wait(s.v_full(), parity);
+      }
       this->wait_for_factor(parity);
-      parity ^= 1;
       const bool has_tiles = !walk.is_done();
       while (true) {
         skip_blind(block, walk);
@@ -140,15 +144,30 @@ struct KeyGradient : KeyRows<config, Modification> {
       if constexpr (restores(config)) {
         this->write_lost(block, 4 * half + this->warp, find_lost(dv) | find_lost(dk));
       }
+      if constexpr (frees_keys_early(config)) ptx::mbarrier_wait(s.v_full(), parity);
+      parity ^= 1;
       ptx::barrier_sync(1 + half, 128);  // every warp is done with K and V
       this->template store<kWidthV>(dv, Base::kValueFactor, s.v(),
                                     {params.dv, params.dv_rows, config.head_dim_v, 1 + half},
                                     block);
       if (has_tiles) this->wait_for_dq(next.ds);
-      this->template store<kWidth>(dk, this->key_factor(), s.k(),
+      if constexpr (frees_keys_early(config)) this->give_back(s.kv_empty());
+      const uint32_t room = frees_keys_early(config) ? s.ds(0) : s.k();
+      this->template store<kWidth>(dk, this->key_factor(), room,
                                    {params.dk, params.dk_rows, config.head_dim, 1 + half}, block);
-      this->give_back_keys();
+      if constexpr (frees_keys_early(config)) {
+        this->template give_back_behind<1>(s.v_empty());
+      } else {
+        this->give_back_keys();
+      }
     }
+    if constexpr (frees_keys_early(config)) wait_for_staged();
+  }
+
+  // dK of the block before has left the room of dS.
+  SIRDAR_DEVICE void wait_for_staged() {
+    if (this->warp == 0 && this->lane == 0) ptx::cp_async_bulk_wait_group_read<0>();
+    ptx::barrier_sync(1 + half, 128);
   }
 };
 

@@ -2,6 +2,7 @@
 // main warpgroups are made of.
 #pragma once
 
+#include "cuda/sm90/backward/items.cuh"
 #include "cuda/sm90/backward/lost.cuh"
 #include "cuda/sm90/backward/modify.cuh"
 #include "cuda/sm90/backward/shared.cuh"
@@ -376,11 +377,18 @@ struct KeyRows : ScaleFactor<is_scaled(config)> {  // from P times 2^15 to what 
   }
 
   // Both gradients of the block have left.
-  SIRDAR_DEVICE void give_back_keys() {
+  SIRDAR_DEVICE void give_back_keys() { give_back_behind<0>(s.kv_empty()); }
+  // All gradients but the last `kPending` have.
+  template <int kPending>
+  SIRDAR_DEVICE void give_back_behind(uint32_t bar) {
     if (warp == 0 && lane == 0) {
-      ptx::cp_async_bulk_wait_group_read<0>();
-      ptx::mbarrier_arrive(s.kv_empty());
+      ptx::cp_async_bulk_wait_group_read<kPending>();
+      ptx::mbarrier_arrive(bar);
     }
+    ptx::syncwarp();
+  }
+  SIRDAR_DEVICE void give_back(uint32_t bar) {
+    if (warp == 0 && lane == 0) ptx::mbarrier_arrive(bar);
     ptx::syncwarp();
   }
 };

@@ -42,11 +42,13 @@ struct BackwardParams {
   // registers 4 k to 4 k + 3 at 512 k + 4 t.
   float* dq_sum;
   int* turns;  // [num_heads][total_tiles][sum][part]: key blocks that have been added; null: any
+  int* items_drawn;  // how many, with is_persistent
   int batch, num_heads, num_heads_kv, group_size;
   int seqlen_q, seqlen_k;           // maxima where sequences have their own
   int num_tiles, num_blocks_n;      // of queries, of keys of the longest sequence
   int total_tiles, num_items;       // of queries of all sequences; of keys, and of all K/V heads
   int section_heads, num_sections;  // K/V heads that are walked together, and how often
+  int first_mirrored;               // section, with mirrors_tail
   // Fixed order without a mask: this many neighbouring key blocks of a head begin at query tiles
   // apart and run at one time; a head has so many rings, one after the other.
   int ring_blocks, num_rings;

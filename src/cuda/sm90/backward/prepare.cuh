@@ -115,6 +115,9 @@ struct Prepare {
     const long long tiles = static_cast<long long>(params.num_heads) * params.total_tiles;
     const long long first = static_cast<long long>(ptx::block_idx_x()) * kPrepareThreads + thread;
     const long long step = static_cast<long long>(ptx::grid_dim_x()) * kPrepareThreads;
+    if constexpr (kBackward.is_persistent) {
+      if (first == 0) *params.items_drawn = 0;
+    }
     if constexpr (kBackward.is_deterministic) {
       const long long turns = tiles * kBackward.num_sums * tile_parts(kBackward);
       for (long long i = first; i < turns; i += step) params.turns[i] = 0;

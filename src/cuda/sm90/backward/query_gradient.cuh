@@ -2,6 +2,7 @@
 // columns, each of which leaves through a slot of shared memory.
 #pragma once
 
+#include "cuda/sm90/backward/items.cuh"
 #include "cuda/sm90/backward/shared.cuh"
 #include "cuda/sm90/backward/walk.cuh"
 #include "cuda/sm90/fragment.cuh"
@@ -169,8 +170,8 @@ struct QueryGradient : ScaleFactor<is_scaled(config)> {  // from what dS is stor
 
   SIRDAR_DEVICE void run() {
     int parity = 0;  // of K
-    for (int item = first_item<config>(); item < params.num_items; item += item_stride<config>()) {
-      const KeyBlock block = block_of<config>(params, item);
+    for (Items<config, true> items{params, s, lane}; !items.is_done(); items.advance()) {
+      const KeyBlock block = block_of<config>(params, items.item);
       if (!has_keys<config>(params, block)) continue;
       ptx::mbarrier_wait(s.k_full(), parity);
       if constexpr (is_scaled(config)) find_peaks(block, parity);

@@ -43,10 +43,12 @@ struct BackwardShared {
   SIRDAR_DEVICE uint32_t told(int stage) const { return base + kMap.told + 16 * stage; }
   SIRDAR_DEVICE uint32_t peaks(int warp) const { return base + kMap.peaks + 16 * warp; }
 
+  SIRDAR_DEVICE uint32_t item(int slot) const { return base + kMap.items + kItemBytes * slot; }
+
   SIRDAR_DEVICE uint32_t bar(int index) const { return base + kMap.barriers + 8 * index; }
   SIRDAR_DEVICE uint32_t k_full() const { return bar(0); }
   SIRDAR_DEVICE uint32_t v_full() const { return bar(1); }
-  SIRDAR_DEVICE uint32_t kv_empty() const { return bar(2); }
+  SIRDAR_DEVICE uint32_t kv_empty() const { return bar(2); }  // of K alone where it is early
   SIRDAR_DEVICE uint32_t q_full(int i) const { return bar(3 + i); }
   SIRDAR_DEVICE uint32_t q_empty(int i) const { return bar(3 + kQ + i); }
   SIRDAR_DEVICE uint32_t dout_full(int i) const { return bar(3 + 2 * kQ + i); }
@@ -73,6 +75,18 @@ struct BackwardShared {
   // Only where TMA brings a bias.
   SIRDAR_DEVICE uint32_t bias_full(int i) const { return bar(kFirstBias + 2 * i); }
   SIRDAR_DEVICE uint32_t bias_empty(int i) const { return bar(kFirstBias + 2 * i + 1); }
+  // Only where items are drawn.
+  static constexpr int kFirstItem = kFirstBias + 2 * config.num_stages_bias;
+  SIRDAR_DEVICE uint32_t item_full(int i) const { return bar(kFirstItem + i); }
+  SIRDAR_DEVICE uint32_t item_empty(int i) const { return bar(kFirstItem + kItemSlots + i); }
+  SIRDAR_DEVICE void arrive_at_item(int i) const {
+    if constexpr (config.cluster_size > 1) {
+      ptx::mbarrier_arrive_cluster(item_empty(i), 0);  // who draws
+    } else {
+      ptx::mbarrier_arrive(item_empty(i));
+    }
+  }
+  SIRDAR_DEVICE uint32_t v_empty() const { return bar(kFirstItem + 2 * kItemSlots); }
 };
 
 // What the four warps that look for them found. One phase of peaks_full a key block.
@@ -119,6 +133,13 @@ SIRDAR_DEVICE void init_barriers(const BackwardShared<config>& s) {
   for (int i = 0; i < config.num_slots; ++i) ptx::mbarrier_init(s.slot_empty(i), 1);
   if constexpr (config.has_lengths) ptx::mbarrier_init(s.landed(), 1);
   if constexpr (is_scaled(config)) ptx::mbarrier_init(s.peaks_full(), 4);
+  if constexpr (config.is_persistent) {
+    for (int i = 0; i < kItemSlots; ++i) {
+      ptx::mbarrier_init(s.item_full(i), 1);
+      ptx::mbarrier_init(s.item_empty(i), item_readers(config));
+    }
+  }
+  if constexpr (frees_keys_early(config)) ptx::mbarrier_init(s.v_empty(), 2);
   ptx::fence_mbarrier_init();
 }
 

@@ -85,8 +85,8 @@ struct ValueGradient : KeyRows<config, Modification> {
 
   SIRDAR_DEVICE void run() {
     int parity = 0;  // of K
-    for (int item = first_item<config>(); item < params.num_items; item += item_stride<config>()) {
-      const KeyBlock block = block_of<config>(params, item);
+    for (Items<config, true> items{params, s, this->lane}; !items.is_done(); items.advance()) {
+      const KeyBlock block = block_of<config>(params, items.item);
       if (!has_keys<config>(params, block)) continue;
       SIRDAR_UNROLL
       for (float& value : dv) value = 0;
@@ -176,8 +176,8 @@ struct WideKeyGradient : KeyRows<config, Modification> {
 
   SIRDAR_DEVICE void run() {
     int parity = 0;  // of V
-    for (int item = first_item<config>(); item < params.num_items; item += item_stride<config>()) {
-      const KeyBlock block = block_of<config>(params, item);
+    for (Items<config, true> items{params, s, this->lane}; !items.is_done(); items.advance()) {
+      const KeyBlock block = block_of<config>(params, items.item);
       if (!has_keys<config>(params, block)) continue;
       SIRDAR_UNROLL
       for (float& value : dk) value = 0;

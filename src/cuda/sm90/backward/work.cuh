@@ -63,6 +63,7 @@ struct KeyBlock {
   int index, first_key, batch, head_kv;  // index: of the cluster
   int begin, end, start;
   int first_of_ring;  // key block
+  bool is_reversed;   // the tiles from the last to the first, behind key blocks further left
 };
 
 // Whether key blocks begin at query tiles apart and go round.
@@ -73,6 +74,7 @@ template <BackwardConfig config>
 SIRDAR_DEVICE void place_of(const BackwardParams& params, int item, KeyBlock& block) {
   int head;
   block.first_of_ring = 0;
+  block.is_reversed = false;
   if constexpr (!is_masked(config) && !has_rings(config)) {  // by head
     head = item / params.num_blocks_n;
     block.index = item - head * params.num_blocks_n;
@@ -94,7 +96,11 @@ SIRDAR_DEVICE void place_of(const BackwardParams& params, int item, KeyBlock& bl
     } else {
       const int rank = rest / heads;
       // The first keys are seen most often. In a fixed order those come first that add first.
-      block.index = config.is_deterministic ? params.num_blocks_n - 1 - rank : rank;
+      if constexpr (config.mirrors_tail && config.is_deterministic) {
+        block.is_reversed = section >= params.first_mirrored;
+      }
+      block.index =
+          config.is_deterministic && !block.is_reversed ? params.num_blocks_n - 1 - rank : rank;
       head = first_head + rest - rank * heads;
     }
   }
@@ -130,7 +136,7 @@ SIRDAR_DEVICE KeyBlock block_of(const BackwardParams& params, int item) {
   block.sequence = sequence_of<config>(params, block.batch);
   const Sequence& sequence = block.sequence;
   find_tiles<config>(params, block);
-  block.start = block.begin;
+  block.start = block.is_reversed ? ptx::max_of(block.end - 1, block.begin) : block.begin;
   if constexpr (has_rings(config)) {
     if (block.end > block.begin) {
       block.start =
@@ -178,6 +184,12 @@ SIRDAR_DEVICE int turn_of(const BackwardParams& params, const KeyBlock& block, i
     const int through = before(begin) + before(first + 1) - before(index + 1);
     return index <= first ? through : through + before(begin + size) - before(begin);
   }
+  if constexpr (config.mirrors_tail) {
+    if (block.is_reversed) {
+      const BackwardBounds<config> bounds = bounds_of<config>(params, block.sequence);
+      return before(index) - before(bounds.lo(tile * config.block_m) / cluster_keys(config));
+    }
+  }
   return before(first_adder<config>(params, block.sequence, tile) + 1) - before(index + 1);
 }
 
@@ -202,7 +214,11 @@ struct TileWalk {
 
   SIRDAR_DEVICE bool is_done() const { return left == 0; }
   SIRDAR_DEVICE void advance() {
-    tile = tile + 1 == block.end ? block.begin : tile + 1;
+    if (block.is_reversed) {
+      tile = tile == block.begin ? block.end - 1 : tile - 1;
+    } else {
+      tile = tile + 1 == block.end ? block.begin : tile + 1;
+    }
     if (tile == block.start) ++head;
     --left;
   }
