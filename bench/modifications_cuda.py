@@ -1,22 +1,25 @@
 """Times Sirdar's forward or backward with masks and score modifications on one GPU.
 
     python3 bench/modifications_cuda.py build/release/libsirdar.so [--backward] [--rounds 4]
-        [--only alibi,bias] [--dtype bf16]
+        [--only alibi,bias] [--dtype bf16] [--against OTHER.so]
+        [--knobs "draws_items=false;order=by_head block_n=64"]
 
-B2 H16 S8192 D128, random normal. TFLOP/s count the visible pairs alone. Problems take turns in
-random order, L2 is flushed before every call, the median counts. A small problem of each kind is
+B2 H16 S8192 D128, random normal. TFLOP/s count the visible pairs alone. Problems take turns call by
+call in random order, L2 is flushed before every call, the median counts. A small problem of each kind is
 compared with float64 first, and a wrong one ends the run; of the backward two runs must have the same
-bits.
+bits. "apart" is the same number of visible pairs without the modification, as sequences in a batch. Each
+is timed again with another library, and with each list of knobs; lists are parted by semicolons.
 """
 
 import argparse
+import itertools
 import math
 import random
 import statistics
 
 import torch
 
-from sirdar_ctypes import Library
+from sirdar_ctypes import Library, Refused
 
 BATCH, HEADS, SEQLEN, HEAD_DIM = 2, 16, 8192, 128
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -81,7 +84,7 @@ def modifications(seqlen):
 class Case:
     dtype = "bf16"  # of q, k and v
 
-    def __init__(self, library, modification, seqlen):
+    def __init__(self, library, modification, seqlen, knobs=()):
         self.modification = modification
         self.q, self.k, self.v = (
             torch.randn(
@@ -91,7 +94,7 @@ class Case:
         )
         self.out = torch.full_like(self.q, math.nan)
         words = f"fwd b{modification.batch} s{seqlen} h{HEADS} d{HEAD_DIM} {self.dtype}{modification.words}"
-        self.plan = library.plan(words, device="cuda")
+        self.plan = library.plan(words, device="cuda", knobs=knobs)
         self.tensors = {name: draw() for name, draw in modification.tensors.items()}
         for name in ("q", "k", "v", "out"):
             self.plan.set(name, getattr(self, name))
@@ -119,12 +122,12 @@ class Case:
 class BackwardCase(Case):
     """The same problem's gradients; the forward has made out and lse."""
 
-    def __init__(self, library, modification, seqlen):
+    def __init__(self, library, modification, seqlen, knobs=()):
         super().__init__(library, modification, seqlen)
         self.lse = torch.empty(modification.batch, HEADS, seqlen, device="cuda")
         words = f"b{modification.batch} s{seqlen} h{HEADS} d{HEAD_DIM} {self.dtype}{modification.words}"
         forward = library.plan(f"fwd {words} lse", device="cuda")
-        self.plan = library.plan(f"bwd {words}", device="cuda")
+        self.plan = library.plan(f"bwd {words}", device="cuda", knobs=knobs)
         self.dout = torch.randn_like(self.q)
         self.gradients = [torch.full_like(self.q, math.nan) for _ in range(3)]
         inputs = {"q": self.q, "k": self.k, "v": self.v, "out": self.out, "lse": self.lse}
@@ -158,48 +161,66 @@ def main():
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--only", help="names, comma by comma")
     parser.add_argument("--dtype", choices=list(DTYPES), default=Case.dtype)
+    parser.add_argument("--against", help="another library")
+    parser.add_argument("--knobs", help='lists of "name=value" words')
     arguments = parser.parse_args()
     library = Library(arguments.library)
     Case.dtype = arguments.dtype
+    variants = {"": (library, ())}
+    if arguments.against:
+        variants[" (other library)"] = (Library(arguments.against), ())
+    for words in (arguments.knobs or "").split(";"):
+        if words.split():
+            variants[f" ({words.strip()})"] = (library, words.split())
     large, small = modifications(SEQLEN), modifications(300)
     lengths = {name: SEQLEN for name in large}
-    # As long as one of the documents, and as many rows in all.
+    # As long as one of the documents, and as many rows in all; as many keys as a row of the window sees.
     short = SEQLEN // 13
-    large["causal documents apart"] = modifications(short)["causal"]
-    large["causal documents apart"].batch = BATCH * 13
-    small["causal documents apart"] = small["causal"]
-    lengths["causal documents apart"] = short
+    for name, kind, length, batch in (
+        ("causal documents apart", "causal", short, BATCH * 13),
+        ("window apart", "plain", 1024, BATCH * SEQLEN // 1024),
+        ("chunk apart", "causal", 1024, BATCH * SEQLEN // 1024),
+    ):
+        large[name] = modifications(length)[kind]
+        large[name].batch, lengths[name], small[name] = batch, length, small[kind]
     names = arguments.only.split(",") if arguments.only else list(large)
     kind = BackwardCase if arguments.backward else Case
     cases = {}
-    for name in names:
-        error = kind(library, small[name], 300).error()
+    for name, variant in itertools.product(names, variants):
+        used, knobs = variants[variant]
+        try:
+            error = kind(used, small[name], 300, knobs).error()
+        except Refused as refused:
+            if not variant:
+                raise
+            print(f"{name}{variant}: {refused}")
+            continue
         if not error < 8e-3:
-            raise SystemExit(f"{name}: error {error:.2e}")
-        cases[name] = kind(library, large[name], lengths[name])
-        print(f"{name}: {cases[name].plan.name()}, error {error:.2e}", flush=True)
+            raise SystemExit(f"{name}{variant}: error {error:.2e}")
+        case = cases[name, variant] = kind(used, large[name], lengths[name], knobs)
+        print(f"{name}{variant}: {case.plan.name()}, error {error:.2e}", flush=True)
     flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
-    times = {name: [] for name in names}
-    for n in range(arguments.rounds):
-        order = list(names)
+    for case in cases.values():
+        case.run()
+    times = {key: [] for key in cases}
+    for n in range(6 * arguments.rounds):
+        order = list(cases)
         random.Random(n).shuffle(order)
-        for name in order:
-            cases[name].run()
-            events = []
-            for _ in range(6):
-                pair = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
-                flush.zero_()
-                pair[0].record()
-                cases[name].run()
-                pair[1].record()
-                events.append(pair)
-            torch.cuda.synchronize()
-            times[name] += [start.elapsed_time(end) for start, end in events]
-    for name in names:
+        events = {}
+        for key in order:
+            pair = events[key] = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+            flush.zero_()
+            pair[0].record()
+            cases[key].run()
+            pair[1].record()
+        torch.cuda.synchronize()
+        for key, (start, end) in events.items():
+            times[key].append(start.elapsed_time(end))
+    for name, variant in cases:
         share = float(large[name].visible.float().mean())
         flop = (10 if arguments.backward else 4) * large[name].batch * HEADS * lengths[name] ** 2 * HEAD_DIM * share
-        ms = statistics.median(times[name])
-        print(f"{name}: {share:.4f} visible, {ms:.3f} ms, {flop / ms / 1e9:.0f} TFLOP/s")
+        ms = statistics.median(times[name, variant])
+        print(f"{name}{variant}: {share:.4f} visible, {ms:.3f} ms, {flop / ms / 1e9:.0f} TFLOP/s")
 
 
 if __name__ == "__main__":
