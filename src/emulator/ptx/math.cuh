@@ -35,6 +35,7 @@ inline int max_of(int a, int b) { return a < b ? b : a; }
 inline int lowest_bit(uint32_t bits) { return __builtin_ctz(bits); }
 inline int highest_bit(uint32_t bits) { return 31 - __builtin_clz(bits); }
 inline int count_bits(uint32_t bits) { return __builtin_popcount(bits); }
+inline uint32_t lowest_bits(int count) { return count > 31 ? ~0u : (1u << count) - 1; }
 
 inline uint32_t bits_of(float x) { return __builtin_bit_cast(uint32_t, x); }
 inline float float_of(uint32_t bits) { return __builtin_bit_cast(float, bits); }

@@ -58,6 +58,12 @@ SIRDAR_DEVICE int max_of(int a, int b) { return a < b ? b : a; }
 SIRDAR_DEVICE int lowest_bit(uint32_t bits) { return __ffs(static_cast<int>(bits)) - 1; }
 SIRDAR_DEVICE int highest_bit(uint32_t bits) { return 31 - __clz(static_cast<int>(bits)); }
 SIRDAR_DEVICE int count_bits(uint32_t bits) { return __popc(bits); }
+// The lowest `count` bits, which is not negative; from 32 on all.
+SIRDAR_DEVICE uint32_t lowest_bits(int count) {
+  uint32_t bits;
+  asm("bmsk.clamp.b32 %0, %1, %2;" : "=r"(bits) : "r"(0), "r"(count));
+  return bits;
+}
 
 SIRDAR_DEVICE uint32_t bits_of(float x) { return __float_as_uint(x); }
 SIRDAR_DEVICE float float_of(uint32_t bits) { return __uint_as_float(bits); }

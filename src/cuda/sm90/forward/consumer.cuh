@@ -304,7 +304,7 @@ struct Consumer {
     if constexpr (config.has_mask_mod) {
       if (known.tile < 0) return;
       const long long first = static_cast<long long>(known.tile) * seen_words(config);
-      terms.seen.load(params.cover.tiles + first, thread_row(of) - of.block * kM, lane);
+      terms.seen.load(params.cover.tiles + first, thread_row(of) - of.block * kM);
     }
   }
   // While the products run.
@@ -347,10 +347,14 @@ struct Consumer {
   template <int kCount>
   SIRDAR_DEVICE void hide(float (&s_)[kCount], const WorkItem& of, int block,
                           const SeenBlock& known, const Terms& terms) const {
+    const ColumnBounds bounds = column_bounds(of, block);
     if constexpr (config.has_mask_mod) {
-      if (known.tile != SeenBlock::kAll) terms.seen.hide(s_);
+      auto seen = SeenScores<kCount>::template within<kHasLo>(bounds);
+      if (known.tile != SeenBlock::kAll) terms.seen.keep_in(seen, lane);
+      seen.hide_others(s_);
+    } else {
+      mask_scores<kHasLo>(s_, bounds);
     }
-    mask_scores<kHasLo>(s_, column_bounds(of, block));
   }
 
   // Scale, soft-cap, ALiBi.
@@ -539,11 +543,21 @@ struct Consumer {
 
   // ---- the walk over an item's key blocks
 
-  // Scores of `block` with the product of the block to its right, up to the scores' arrival.
-  SIRDAR_DEVICE Terms issue_block(int block, const SeenBlock& known) {
+  struct Block {
+    int index;
+    bool hides;  // pairs of it may be hidden
+    bool is_last;
+    SeenBlock known;
+  };
+
+  // Scores of a block with the product of the block to its right, up to the scores' arrival. What
+  // is known of its pairs is asked for behind the products, which wait for nothing so.
+  template <class Describe>
+  SIRDAR_DEVICE Terms issue_block(Describe describe, Block& block) {
+    constexpr bool kAsksLate = config.has_mask_mod && !kReadsBias;
     Terms terms;
-    load_bias(item, block, terms);
-    load_seen(item, known, terms);
+    if constexpr (!kAsksLate) block = describe();
+    load_bias(item, block.index, terms);
     wait_k();
     wait_turn();
     ptx::wgmma_fence();
@@ -551,8 +565,10 @@ struct Consumer {
     wait_v();
     issue_pv();
     pass_turn();
+    if constexpr (kAsksLate) block = describe();
+    load_seen(item, block.known, terms);
     take_bias(terms);
-    find_seen(item, known, terms);
+    find_seen(item, block.known, terms);
     if constexpr (config.overlaps) {
       ptx::wgmma_wait_group<1>();
     } else {
@@ -568,51 +584,55 @@ struct Consumer {
     release_previous_out();
   }
 
-  // hides: pairs of the block may be hidden.
-  template <bool kMayHide>
-  SIRDAR_DEVICE void online_block(int block, bool is_last, bool hides, const SeenBlock& known) {
-    const Terms terms = issue_block(block, known);
-    make_logits(scores, item, block, terms);
-    if (kMayHide && hides) hide(scores, item, block, known, terms);
+  template <bool kMayHide, class Describe>
+  SIRDAR_DEVICE bool online_block(Describe describe) {
+    Block block{};
+    const Terms terms = issue_block(describe, block);
+    make_logits(scores, item, block.index, terms);
+    if (kMayHide && block.hides) hide(scores, item, block.index, block.known, terms);
     RowPair factor;
     online_update<config, kThreshold>(scores, scale, rows, factor);
     release_k();
     wait_out();
     release_v();
     scale_rows(out, factor);
-    finish_block(is_last);
+    finish_block(block.is_last);
+    return block.is_last;
   }
 
   // A block that hides takes the running maximum.
-  template <bool kMayHide>
-  SIRDAR_DEVICE void guarded_block(int block, bool is_last, bool hides, const SeenBlock& known) {
-    const Terms terms = issue_block(block, known);
-    const bool is_classic =
-        (kMayHide && hides && !kHidesFirst) || is_classic_now(kMayHide && hides);
+  template <bool kMayHide, class Describe>
+  SIRDAR_DEVICE bool guarded_block(Describe describe) {
+    Block block{};
+    const Terms terms = issue_block(describe, block);
+    const bool hides = kMayHide && block.hides;
+    const bool is_classic = (hides && !kHidesFirst) || is_classic_now(hides);
     if constexpr (kStagesBias) {
       // What is NaN where the bias hides shows in the sums, and is scored again.
-      make_logits<false>(scores, item, block, terms);
+      make_logits<false>(scores, item, block.index, terms);
     } else if constexpr (!kAddsAlibiLast && !kCapsLast) {
-      make_logits(scores, item, block, terms);
+      make_logits(scores, item, block.index, terms);
     }
     RowPair factor{1, 1};
     const auto hide_some = [&] {
-      if (kMayHide && hides) hide(scores, item, block, known, terms);
+      if (hides) hide(scores, item, block.index, block.known, terms);
     };
-    const bool moved = guarded_softmax(block, is_classic, hide_some, factor);
+    const bool moved = guarded_softmax(block.index, is_classic, hide_some, factor);
     wait_out();
     if (moved) scale_rows(out, factor);
     release_v();
     release_k();
-    finish_block(is_last);
+    finish_block(block.is_last);
+    return block.is_last;
   }
 
-  template <bool kMayHide>
-  SIRDAR_DEVICE void any_block(int block, bool hides, bool is_last, const SeenBlock& known = {}) {
+  // Whether it was the item's last.
+  template <bool kMayHide, class Describe>
+  SIRDAR_DEVICE bool any_block(Describe describe) {
     if constexpr (config.softmax == Softmax::guarded) {
-      guarded_block<kMayHide>(block, is_last, hides, known);
+      return guarded_block<kMayHide>(describe);
     } else {
-      online_block<kMayHide>(block, is_last, hides, known);
+      return online_block<kMayHide>(describe);
     }
   }
 
@@ -628,14 +648,14 @@ struct Consumer {
   // Only the blocks that something is seen of.
   SIRDAR_DEVICE void walk_seen() {
     const WholeBlocks whole = whole_blocks();
-    bool is_last = num_blocks == 1;
-    while (!is_last) {
-      wait_k();
+    if (num_blocks == 1) return;
+    while (!any_block<true>([&] {
+      if constexpr (kReadsBias) wait_k();  // asked for before the products
       const SeenBlock known = known_block();
-      const int block = known.index;
-      is_last = block == item.first_block;
-      const bool hides = known.tile != SeenBlock::kAll || block >= whole.end || block < whole.begin;
-      any_block<true>(block, hides, is_last, known);
+      const bool hides =
+          known.tile != SeenBlock::kAll || known.index >= whole.end || known.index < whole.begin;
+      return Block{known.index, hides, known.index == item.first_block, known};
+    })) {
     }
   }
 
@@ -645,24 +665,24 @@ struct Consumer {
     if constexpr (config.has_mask_mod) return walk_seen();
     const int first = item.first_block;
     int block = first + num_blocks - 2;  // the weights of block + 1 are in registers
+    const auto at = [&](bool hides) {
+      return [=] { return Block{block, hides, block == first, {}}; };
+    };
     if constexpr (config.mask == MaskForm::full) {
-      for (; block >= first; --block) any_block<false>(block, false, block == first);
+      for (; block >= first; --block) any_block<false>(at(false));
     } else {
       const WholeBlocks whole = whole_blocks();
       if constexpr (kWarpgroups <= 2) {
         for (; block >= first; --block) {
-          const bool hides = block >= whole.end || (kHasLo && block < whole.begin);
-          any_block<true>(block, hides, block == first);
+          any_block<true>(at(block >= whole.end || (kHasLo && block < whole.begin)));
         }
         return;
       }
-      for (; block >= first && block >= whole.end; --block) {
-        online_block<true>(block, block == first, true, {});
-      }
+      for (; block >= first && block >= whole.end; --block) online_block<true>(at(true));
       const int begin = kHasLo ? ptx::max_of(first, whole.begin) : first;
-      for (; block >= begin; --block) any_block<false>(block, false, block == first);
+      for (; block >= begin; --block) any_block<false>(at(false));
       if constexpr (kHasLo) {
-        for (; block >= first; --block) online_block<true>(block, block == first, true, {});
+        for (; block >= first; --block) online_block<true>(at(true));
       }
     }
   }
@@ -674,12 +694,12 @@ struct Consumer {
     const int block = item.first_block + num_blocks - 1;
     Terms terms;
     load_bias(item, block, terms);
-    const SeenBlock known = known_block();
-    load_seen(item, known, terms);
     ptx::registers_ready(scores);
     ptx::wgmma_fence();
     issue_qk(q_ring.stage, half);
     pass_turn();
+    const SeenBlock known = known_block();
+    load_seen(item, known, terms);
     take_bias(terms);
     find_seen(item, known, terms);
     ptx::wgmma_wait_group<0>();
@@ -696,14 +716,14 @@ struct Consumer {
     const int block = next.first_block + blocks - 1;
     Terms terms;
     load_bias(next, block, terms);
-    const SeenBlock known = known_block();
-    load_seen(next, known, terms);
     wait_turn();
     ptx::wgmma_fence();
     issue_qk(next_buffer, half);
     wait_v();
     issue_pv();
     pass_turn();
+    const SeenBlock known = known_block();
+    load_seen(next, known, terms);
     take_bias(terms);
     find_seen(next, known, terms);
     ptx::wgmma_wait_group<1>();

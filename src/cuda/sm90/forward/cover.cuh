@@ -302,6 +302,7 @@ struct CoverBlock {
 
 template <CoverConfig config, class Modification>
 SIRDAR_DEVICE void cover_keys(const ModifiedParams<Modification>& params) {
+  ptx::griddepcontrol_launch_dependents();
   const int words = params.forward.cover.num_words;
   const int parts = config.looks_at_pairs ? 4 * words : config.is_by_key ? words : 1;
   const int blocks = params.forward.num_blocks_m, index = ptx::block_idx_x() / parts;

@@ -190,7 +190,7 @@ ForwardConfig config_of(const Plan::State& state, const Args& args) {
 
 // The kernel that looks at key blocks, and the forward.
 Status run_modified(const Plan::State& state, const Compiled& compiled,
-                    const cuda::ContextScope& scope, const cuda::Launch& forward,
+                    const cuda::ContextScope& scope, cuda::Launch forward,
                     const ForwardParams& params, const Args& args, Stream stream) {
   const Result<std::vector<std::byte>> bytes =
       cuda::modified_params(params, own_of(state).modification, state.problem, args);
@@ -202,6 +202,7 @@ Status run_modified(const Plan::State& state, const Compiled& compiled,
     cover.problem = &state.problem;
     Status status = cuda::launch_bytes(scope, cover, bytes.value().data(), stream);
     if (!status.ok()) return status;
+    forward.is_programmatic = true;  // it waits for the other kernel where it needs it
   }
   return cuda::launch_bytes(scope, forward, bytes.value().data(), stream);
 }

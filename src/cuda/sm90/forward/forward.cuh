@@ -24,6 +24,7 @@ SIRDAR_DEVICE void forward(const ForwardParams& params, Counters* counters = nul
   } else {
     ptx::syncthreads();
   }
+  if constexpr (config.has_mask_mod) ptx::griddepcontrol_wait();  // for cover_keys()
   if (warpgroup == 0) {
     if constexpr (config.moves_registers) {
       ptx::setmaxnreg_dec<producer_registers(config)>();

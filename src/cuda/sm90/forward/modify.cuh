@@ -42,13 +42,13 @@ SIRDAR_DEVICE void modify_scores(const Modification& modification, const WorkIte
   }
 }
 
-// What a thread's two rows see of a score tile, a bit per key, the lane's own first column in bit
-// 0. A warp looks at one row and 32 neighbouring keys at a time, so that ids and masks are read
-// line by line: in the layout of the scores each would be a load of its own. kKeys may be 0.
+// What a thread's two rows see of a score tile, a bit per key. A warp looks at one row and 32
+// neighbouring keys at a time, so that ids and masks are read line by line: in the layout of the
+// scores each would be a load of its own. kKeys may be 0.
 template <int kKeys>
 struct SeenKeys {
   static constexpr int kWords = kKeys / 32, kSize = kWords > 0 ? kWords : 1;
-  uint32_t upper[kSize], lower[kSize];
+  uint32_t upper[kSize] = {}, lower[kSize] = {};
 
   // own_row: of the warp's sixteen the lane's, in both halves of the warp; first_key: of the tile.
   // Rows of several heads see the same.
@@ -70,32 +70,53 @@ struct SeenKeys {
         const uint32_t above = ptx::ballot_sync(modification.visible(of_upper, keys[word]));
         const uint32_t below = ptx::ballot_sync(modification.visible(of_lower, keys[word]));
         if (row == lane / 4) {
-          upper[word] = above >> (2 * (lane % 4));
-          lower[word] = below >> (2 * (lane % 4));
+          upper[word] = above;
+          lower[word] = below;
         }
       }
     }
   }
 
   // The same from `tile`, which has them row by row; `row` is the thread's upper one in it.
-  SIRDAR_DEVICE void load(const unsigned* tile, int row, int lane) {
-    load_row(tile + row * kWords, lane, upper);
-    load_row(tile + (row + 8) * kWords, lane, lower);
+  SIRDAR_DEVICE void load(const unsigned* tile, int row) {
+    load_row(tile + row * kWords, upper);
+    load_row(tile + (row + 8) * kWords, lower);
   }
-  SIRDAR_DEVICE static void load_row(const unsigned* row, int lane, uint32_t (&words)[kSize]) {
+  SIRDAR_DEVICE static void load_row(const unsigned* row, uint32_t (&words)[kSize]) {
+    constexpr int kFours = kWords / 4 * 4;
     SIRDAR_UNROLL
-    for (int word = 0; word < kWords; ++word) {
-      words[word] = ptx::load_constant(row + word) >> (2 * (lane % 4));
+    for (int word = 0; word < kFours; word += 4) {
+      const ptx::Int4 four = ptx::load_constant_int4(row + word);
+      words[word] = static_cast<uint32_t>(four.x);
+      words[word + 1] = static_cast<uint32_t>(four.y);
+      words[word + 2] = static_cast<uint32_t>(four.z);
+      words[word + 3] = static_cast<uint32_t>(four.w);
     }
+    SIRDAR_UNROLL
+    for (int word = kFours; word < kWords; ++word) words[word] = ptx::load_constant(row + word);
   }
 
+  // Leaves of `seen` what is seen here too.
   template <int kCount>
-  SIRDAR_DEVICE void hide(float (&scores)[kCount]) const {
+  SIRDAR_DEVICE void keep_in(SeenScores<kCount>& seen, int lane) const {
+    keep_row(upper, lane, seen.upper);
+    keep_row(lower, lane, seen.lower);
+  }
+  // Of a word the lane's eight bits, two of each eight, are brought together in its last byte: by a
+  // product whose other terms end below it.
+  template <int kRowWords>
+  SIRDAR_DEVICE static void keep_row(const uint32_t (&words)[kSize], int lane,
+                                     uint32_t (&seen)[kRowWords]) {
+    const int first = 2 * (lane % 4);
+    const uint32_t own = 0x03030303u << first, gather = 0x01041040u >> first;
     SIRDAR_UNROLL
-    for (int i = 0; i < kCount; ++i) {
-      const int column = column_of(i);
-      const uint32_t word = is_lower_row(i) ? lower[column / 32] : upper[column / 32];
-      scores[i] = (word >> (column % 32) & 1) != 0 ? scores[i] : kMinusInfinity;
+    for (int i = 0; i < kRowWords; ++i) {
+      uint32_t together = 0;
+      SIRDAR_UNROLL
+      for (int word = 4 * i; word < 4 * i + 4 && word < kWords; ++word) {
+        together |= ((words[word] & own) * gather) >> 24 << (8 * (word % 4));
+      }
+      seen[i] &= together;
     }
   }
 };

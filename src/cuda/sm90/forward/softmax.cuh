@@ -194,6 +194,57 @@ SIRDAR_DEVICE void mask_scores(float (&scores)[kCount], const ColumnBounds& boun
   }
 }
 
+// Which of a thread's scores are seen, where masks come as bits. A row's columns that the lane has
+// are neighbouring bits, two of each eight, and seven of them become predicates at once.
+template <int kCount>
+struct SeenScores {
+  static constexpr int kWords = (kCount / 2 + 31) / 32;
+  uint32_t upper[kWords], lower[kWords];
+
+  SIRDAR_DEVICE static constexpr int bit_of(int i) { return i / 4 * 2 + (i & 1); }
+
+  // Of columns before `column`.
+  SIRDAR_DEVICE static uint32_t bits_before(int column, int word) {
+    const int own = ptx::max_of(column - 128 * word, 0);
+    return ptx::lowest_bits((own >> 2 & ~1) + ptx::min_of(own & 7, 2));
+  }
+  template <bool kHasLo>
+  SIRDAR_DEVICE static SeenScores within(const ColumnBounds& bounds) {
+    SeenScores seen;
+    SIRDAR_UNROLL
+    for (int word = 0; word < kWords; ++word) {
+      seen.upper[word] = bits_before(bounds.hi_upper, word);
+      seen.lower[word] = bits_before(bounds.hi_lower, word);
+      if constexpr (kHasLo) {
+        seen.upper[word] &= ~bits_before(bounds.lo_upper, word);
+        seen.lower[word] &= ~bits_before(bounds.lo_lower, word);
+      }
+    }
+    return seen;
+  }
+
+  // Others become -inf. Seven bits of a row's word after each other become predicates at once.
+  SIRDAR_DEVICE void hide_others(float (&scores)[kCount]) const {
+    SIRDAR_UNROLL
+    for (int first = 0; first < kCount; first += 16) {
+      hide_others(scores, upper, first);
+      hide_others(scores, lower, first + 2);
+    }
+  }
+  SIRDAR_DEVICE static void hide_others(float (&scores)[kCount], const uint32_t (&row)[kWords],
+                                        int first) {
+    SIRDAR_UNROLL
+    for (int i = first; i < first + 16 && i < kCount; i += 4) {
+      SIRDAR_UNROLL
+      for (int j = i; j < i + 2; ++j) {
+        const int bit = bit_of(j);
+        const bool is_seen = (row[bit / 32] >> (bit % 32) & 1) != 0;
+        scores[j] = is_seen ? scores[j] : kMinusInfinity;
+      }
+    }
+  }
+};
+
 // Largest score of each row, in log2 units.
 template <int kCount>
 SIRDAR_DEVICE RowPair row_maxima(const float (&scores)[kCount], float scale) {
