@@ -9,6 +9,7 @@
 #include "emulator/operations.h"
 
 #define SIRDAR_DEVICE inline
+#define SIRDAR_DEVICE_APART inline
 #define SIRDAR_UNROLL
 #define SIRDAR_NO_UNROLL
 

@@ -89,6 +89,7 @@ SIRDAR_DEVICE void convert(const BackwardParams& params, const Modification& mod
   ptx::griddepcontrol_wait();
   const uint32_t lost = convert_tile<config.backward>(params, thread, lane);
   if constexpr (restores(config.backward)) {
+    if (!has_lost<config.backward>(params, lost, lane)) return;
     restore<config.backward>(params, modification, lost, thread / 32, lane);
   }
 }

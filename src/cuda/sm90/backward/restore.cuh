@@ -296,10 +296,24 @@ struct LostLines {
   }
 };
 
+// Whether a warp has anything to make again: almost never.
+template <BackwardConfig config>
+SIRDAR_DEVICE bool has_lost(const BackwardParams& params, uint32_t lost, int lane) {
+  const int num_blocks =
+      params.batch * params.num_heads_kv * params.num_blocks_n * config.cluster_size;
+  uint32_t words = lost;
+  SIRDAR_NO_UNROLL
+  for (int block = ptx::block_idx_x(); block < num_blocks; block += ptx::grid_dim_x()) {
+    words |= ptx::load_constant(params.lost + kLostWords * static_cast<long long>(block) +
+                                lane % kLostWords);
+  }
+  return ptx::any_sync(words != 0);
+}
+
 // `lost`: rows of the query tile that the block converts, of a warp.
 template <BackwardConfig config, class Modification>
-SIRDAR_DEVICE void restore(const BackwardParams& params, const Modification& modification,
-                           uint32_t lost, int warp, int lane) {
+SIRDAR_DEVICE_APART void restore(const BackwardParams& params, const Modification& modification,
+                                 uint32_t lost, int warp, int lane) {
   ptx::syncwarp();  // lanes write what others wrote
   LostLines<config> lines(params, lost, warp, lane);
   LostLine line;
