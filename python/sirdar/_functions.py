@@ -106,7 +106,7 @@ def _forward(arrays, values, tensors, scalars, seed, offset, lse=None, max_logit
     entries, keep, layouts = [], [], {}
     key = [values]
     read, usual = kind.read, type(arrays[0])
-    like = arrays[0]
+    like, knows_like = arrays[0], True
     for name, array in zip(_FORWARD, arrays):
         if array is None:
             key.append(None)
@@ -115,10 +115,9 @@ def _forward(arrays, values, tensors, scalars, seed, offset, lse=None, max_logit
             pointer, layout, owner = read(array, name)
             if not layout.is_plain:
                 pointer, layout, owner = _plan.read_argument(name, array)
-            if name == "q" and type(owner) is usual:
-                like = (
-                    owner  # a copy, where it was copied: outputs are made like what the plan knows
-                )
+                if name == "q":  # outputs are made like what the plan knows, which is the copy
+                    knows_like = _tensor.by_type.get(type(owner)) is kind
+                    like = owner if knows_like else like
         else:
             pointer, layout, owner = _plan.read_argument(name, array, name == "out")
         entries.append((offsets[name], pointer, layout.tail))
@@ -153,11 +152,12 @@ def _forward(arrays, values, tensors, scalars, seed, offset, lse=None, max_logit
     out = arrays[3]
     result = out
     if out is None:
-        make = known.make_out
+        make = known.make_out if knows_like else None
         if make is None or known.kind is not kind:
             out = kind.empty(known.out_shape, plan._dtype_out, like)
             pointer, layout, owner = _tensor.read(out, "out")
-            known.learn(kind, out, layout, plan._dtype_out, like)
+            if knows_like:
+                known.learn(kind, out, layout, plan._dtype_out, like)
         else:
             out, layout = make(like), known.out_layout
             pointer = kind.pointer(out)

@@ -1,5 +1,6 @@
 """sirdar.torch: values and every gradient against the definition in float64, and torch's own machinery."""
 
+import contextlib
 import multiprocessing
 import os
 from random import Random
@@ -441,6 +442,38 @@ def test_a_copied_input_does_not_decide_the_outputs_strides(draw):
     for q in (contiguous, strided, contiguous, strided):
         close(sirdar.attention(q, q, q), torch_formula.attention(q, q, q)[0])
         close(sirdar.torch.attention(q, q, q), torch_formula.attention(q, q, q)[0])
+
+
+def test_a_parameter_whose_last_axis_is_strided(draw):
+    """Its copy is no Parameter; the output lies as the library was told."""
+    contiguous = draw(2, 6, 4, 16, grad=False)
+    strided = torch.nn.Parameter(draw(2, 6, 16, 4, grad=False).transpose(2, 3), requires_grad=False)
+    for q in (contiguous, strided):
+        close(sirdar.attention(q, contiguous, contiguous), torch_formula.attention(q, contiguous, contiguous)[0])
+        close(sirdar.torch.attention(q, contiguous, contiguous), torch_formula.attention(q, contiguous, contiguous)[0])
+
+
+@pytest.mark.parametrize("hook_comes_first", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+def test_hooks_may_keep_copies_that_lie_otherwise(hook_comes_first, masked):
+    """Of slices of one tensor, and of a mask that is expanded."""
+    packed = torch.randn(2, 9, 3, 4, 16, generator=torch.Generator().manual_seed(1))
+    mask = torch.randn(9, 1).expand(9, 9) if masked else None
+    copies = torch.autograd.graph.saved_tensors_hooks(
+        lambda tensor: tensor.clone(memory_format=torch.contiguous_format), lambda tensor: tensor
+    )
+
+    def gradients(function, hook):
+        leaf = packed.clone().requires_grad_()
+        q, k, v = (x.transpose(1, 2) for x in leaf.unbind(2))
+        with hook:
+            out = function(q, k, v, attn_mask=mask)
+        return torch.autograd.grad(out.square().sum(), leaf)[0]
+
+    wanted = gradients(torch.nn.functional.scaled_dot_product_attention, contextlib.nullcontext())
+    hooks = [copies, contextlib.nullcontext()] if hook_comes_first else [contextlib.nullcontext(), copies]
+    for hook in (*hooks, contextlib.nullcontext()):
+        close(gradients(sirdar.torch.scaled_dot_product_attention, hook), wanted)
 
 
 def any_layout(shape, random):

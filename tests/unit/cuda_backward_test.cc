@@ -3,6 +3,7 @@
 
 #include <sirdar/sirdar.hpp>
 
+#include <cstring>
 #include <functional>
 
 #include "check/inputs.h"
@@ -108,6 +109,26 @@ TEST(CudaBackward, ABiasComesByTmaWhereEveryPairHasAnEntry) {
   EXPECT_EQ(stages("d64 bias:hqk:fp32"), 2);
   EXPECT_EQ(stages("d128 bias:hk:bf16"), 0);
   EXPECT_EQ(stages("d256 bias:bhqk:bf16"), 0);
+}
+
+// How key blocks are laid out in rings, and whether a last section is walked backwards, decides in
+// which order a tile's sum grows.
+TEST(CudaBackward, LaysOutBatchInvariantWorkByOneSequence) {
+  testing::FakeDriver fake;
+  const auto layout = [](const std::string& text) {
+    check::Inputs inputs(Problem::parse("bwd sq64 sk512 h1 d64 bf16 " + text).value(), 1,
+                         check::Style::plain);
+    const BackwardConfig config = choose_backward_config(inputs.problem());
+    inputs.set_workspace(workspace_of(inputs.problem(), config, {}).end);
+    const auto steps = make_steps(inputs.problem(), config, {}, inputs.args(), 3).value();
+    BackwardParams params;
+    std::memcpy(&params, steps.front().params.data(), sizeof params);
+    return std::pair(params.ring_blocks, params.first_mirrored < params.num_sections);
+  };
+  EXPECT_EQ(layout("b1 batch_invariant"), layout("b6 batch_invariant"));
+  EXPECT_EQ(layout("b1 causal batch_invariant"), layout("b6 causal batch_invariant"));
+  EXPECT_NE(layout("b1 causal"), layout("b6 causal"));
+  EXPECT_NE(layout("b1").first, layout("b6").first);
 }
 
 class CudaBackwardRun : public ::testing::Test {

@@ -205,6 +205,11 @@ def _in_these_words(error, query, key, value, attn_mask):
 
 def _check_shapes(query, key, value, attn_mask):
     """ValueError for sizes that do not fit, of which attention() would speak in its own order of axes."""
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if tensor.dim() < 2:
+            raise ValueError(
+                f"{name}: has {tensor.dim()} axes; pass [..., rows, columns], 2 of them at least."
+            )
     if key.shape[-1] != query.shape[-1]:
         raise ValueError(
             f"key: has {key.shape[-1]} columns and query {query.shape[-1]}; they must be equal."

@@ -82,7 +82,8 @@ class _Pass:
     """A plan of one pass, and the structs of calls that are not in use; all tensors but pointers are in them."""
 
     __slots__ = (
-        "causal", "device", "kind", "make", "masks", "order", "plan", "scale", "size", "slots", "tails", "words",
+        "causal", "device", "kind", "layouts", "make", "masks", "order", "plan", "scale", "size", "slots", "tails",
+        "words",
     )  # fmt: skip
 
     def __init__(self, plan, layouts, names, kind):
@@ -195,13 +196,31 @@ def _learn(order, query, key, value, mask, is_causal, scale, enable_gqa, needs_l
     names = ("q", "k", "v", "out", *masks, *(("lse",) if needs_lse else ()))
     made = _Pass(plan, layouts, names, _tensor.kind_of(query, "q"))
     made.make, made.causal, made.scale = make, is_causal, scale
-    made.masks, made.order = masks, order
+    made.masks, made.order, made.layouts = masks, order, tuple(layouts[name] for name in ("q", "k", "v", "out"))
     return _tensor.remember(_passes, told, made, _functions._MAX_PLANS)
 
 
 def _lse(order, query):
     shape = query.shape
     return query.new_empty((shape[0], shape[order.heads], shape[order.rows]), dtype=torch.float32)
+
+
+def _is_as_known(ready, lse, mask=None, *tensors):
+    """Whether tensors that autograd has kept lie as they did: hooks may hand out copies."""
+    order = ready.order
+    if not lse.is_contiguous():
+        return False
+    if mask is not None and _tail_of(_mask_layouts, mask) != next(iter(ready.masks.values())).tail:
+        return False
+    return all(
+        type(tensor) is torch.Tensor and _tail_of(order.layouts, tensor) == layout.tail
+        for tensor, layout in zip(tensors, ready.layouts)
+    )
+
+
+def _tail_of(layouts, tensor):
+    at = layouts.get((tensor.dtype, tensor.shape, tensor.stride(), tensor.is_cpu or tensor.device))
+    return None if at is None or tensor.is_neg() else at.tail
 
 
 def _backward_pass(ready, dout, query, key, value, out, lse, *masks):
@@ -243,7 +262,9 @@ class _Attention(torch.autograd.Function):
         if dout is None:
             return (None,) * 4 + nothing
         saved = query, key, value, out, lse, *masks = ctx.saved_tensors
-        if torch.is_grad_enabled() or not _eager.is_plain() or type(dout) is not torch.Tensor:
+        mask = masks[0] if masks else None
+        is_long = torch.is_grad_enabled() or not _eager.is_plain() or type(dout) is not torch.Tensor
+        if is_long or not _is_as_known(ready, lse, mask, query, key, value, out):
             return None, *_by_operator(ready, dout, *saved), *nothing
         if dout.is_neg() or dout.stride(3) != 1:
             dout = dout.resolve_neg().contiguous()

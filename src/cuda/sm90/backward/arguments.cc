@@ -73,7 +73,8 @@ struct Rings {
 // fewest rounds those that stay within L2, and then the largest that leave `hop_steps` steps.
 Rings rings_of(const Problem& problem, const BackwardConfig& config, int num_sms) {
   const int64_t blocks = divide_up(problem.seqlen_k, cluster_keys(config));
-  const int64_t heads = problem.batch * problem.num_heads_kv;
+  // Where a ring's blocks begin decides in which order a tile's sum grows.
+  const int64_t heads = (problem.batch_invariant ? 1 : problem.batch) * problem.num_heads_kv;
   const int64_t tiles = num_tiles(problem, config), bytes = head_bytes(problem, config);
   const int64_t most = std::min(num_sms, kMaxRingBlocks);
   const auto best_possible = std::tuple(divide_up(heads * blocks, num_sms), int64_t{0}, int64_t{0});
@@ -153,7 +154,8 @@ void add_work(const Problem& problem, const BackwardConfig& config, int num_sms,
     if (config.mirrors_tail) {
       // Few rounds of thread blocks have no steady state that a section could end.
       constexpr int kLeastRounds = 4;
-      const bool has_tail = params.num_items >= kLeastRounds * num_sms / config.cluster_size;
+      const bool has_tail = !problem.batch_invariant &&
+                            params.num_items >= kLeastRounds * num_sms / config.cluster_size;
       const int64_t least = has_tail ? std::min(heads, kLeastRounds) : 1;
       const int64_t sections = std::max(divide_up(heads, params.section_heads), least);
       params.section_heads = static_cast<int>(divide_up(heads, sections));

@@ -7,7 +7,7 @@
 namespace sirdar::sm90 {
 
 // How a row keeps its reference, the number that scores are taken relative to before exp2.
-//   classic      the running maximum [FA2 3.1], found and applied in every block
+//   classic      the running maximum [Dao23 3.1], found and applied in every block
 //   conditional  the maximum is found in every block, and applied when it grew by more than 2^8
 //   guarded      the maximum of the first block; later blocks look at their sums alone, and repair
 //                in the rare case that one grew out of range (README.md)
@@ -41,7 +41,7 @@ struct ForwardConfig {
   bool is_persistent = true;    // one thread block an SM walks over items; off: one an item
   bool draws_items = true;      // where items differ in length whoever is free draws the next
   Order order = Order::in_sections;
-  int num_polynomial = 0;  // of 16 exponentials of a row: on the FMA pipe [FA4 3.1.2]
+  int num_polynomial = 0;  // of 16 exponentials of a row: on the FMA pipe [Zadouri26 3.1.2]
   // 2: blocks of adjacent query tiles form a cluster, and each loads half of every K and V for
   // both.
   int cluster_size = 1;

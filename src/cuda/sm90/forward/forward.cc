@@ -181,11 +181,16 @@ Status warm_up(const Plan::State& state) {
   return compiled.ok() ? Status() : compiled.status();
 }
 
-// The config that this call runs.
+// The config that this call runs. Its workspace is that of the plan's, which knobs may have made
+// another than what would be chosen.
 ForwardConfig config_of(const Plan::State& state, const Args& args) {
-  const ForwardConfig config = state.config.as<ForwardConfig>();
+  ForwardConfig config = state.config.as<ForwardConfig>();
   if (config.num_stages_bias == 0 || check_bias_reach(args).ok()) return config;
-  return choose_config(state.problem, false, config.num_packed_heads);
+  if (config == choose_config(state.problem, true, config.num_packed_heads)) {
+    return choose_config(state.problem, false, config.num_packed_heads);
+  }
+  config.num_stages_bias = 0;
+  return config;
 }
 
 // The kernel that looks at key blocks, and the forward.

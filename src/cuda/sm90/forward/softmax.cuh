@@ -36,9 +36,9 @@ struct RowState {
   RowPair sum{0, 0};
 };
 
-// 2^x by multiply-adds instead of the special function unit [FA4 3.1.2]: 2^n from the bits of a
-// sum, 2^f, |f| <= 1/2, by the polynomial of least relative error. Below 2^-126 it is 0; NaN stays
-// NaN. kIsBounded: x is below 128.
+// 2^x by multiply-adds instead of the special function unit [Zadouri26 3.1.2]: 2^n from the bits of
+// a sum, 2^f, |f| <= 1/2, by the polynomial of least relative error. Below 2^-126 it is 0; NaN
+// stays NaN. kIsBounded: x is below 128.
 template <int kDegree, bool kIsBounded>
 SIRDAR_DEVICE float exp2_polynomial(float x) {
   static_assert(kDegree >= 3 && kDegree <= 5);
@@ -262,7 +262,7 @@ SIRDAR_DEVICE RowPair row_maxima(const float (&scores)[kCount], float scale) {
 
 // The online update [Milakov18 alg. 3]: the reference becomes the running maximum; `factor` is what
 // earlier sums and outputs are multiplied by. With kThreshold > 0 the reference stays while no row
-// of the warp outgrew it by that much [FA4 3.2]; weights are then up to 2^kThreshold.
+// of the warp outgrew it by that much [Zadouri26 3.2]; weights are then up to 2^kThreshold.
 template <ForwardConfig config, int kThreshold, int kCount>
 SIRDAR_DEVICE void online_update(float (&scores)[kCount], float scale, RowState& state,
                                  RowPair& factor) {
