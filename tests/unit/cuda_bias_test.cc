@@ -64,14 +64,20 @@ TEST(CudaBias, IsReadFromMemoryWhereTmaDoesNotReach) {
     args.bias.stride[2] = 67;
     alignas(16) static uint16_t bias[64 * 67];
     args.bias.data = bias;
-    const Result<Plan> plan = Plan::create(call.problem, {}, Device::cuda(0).value());
-    ASSERT_TRUE(plan.ok()) << plan.status().message();
-    const Status status = plan.value().run(args);
-    EXPECT_TRUE(status.ok()) << status.message();
+    PlanOptions own;  // the caller's knobs stay, and with them what the plan asked for
+    own.knobs = {{"num_consumers", "3"}};
+    for (const PlanOptions& chosen : {PlanOptions{}, own}) {
+      const Result<Plan> plan = Plan::create(call.problem, chosen, Device::cuda(0).value());
+      ASSERT_TRUE(plan.ok()) << plan.status().message();
+      const Status status = plan.value().run(args);
+      EXPECT_TRUE(status.ok()) << status.message();
+    }
   }
   set_jit_options({});
-  ASSERT_EQ(fake.launches.size(), 1u);
-  EXPECT_EQ(fake.tensor_maps.size(), 4u);
+  ASSERT_EQ(fake.launches.size(), 2u);
+  EXPECT_EQ(fake.launches[0].record.block_x, 384u);
+  EXPECT_EQ(fake.launches[1].record.block_x, 512u);
+  EXPECT_EQ(fake.tensor_maps.size(), 8u);
 }
 
 }  // namespace
