@@ -22,10 +22,11 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from flash_attn_peer import MODULES, forward_runners
+from flash_attn_peer import MODULES, agreeing, forward_runners, relative
 from sirdar_ctypes import Library
 
 TOKENS, HIDDEN = 16384, 2048
+MASKS = {"no": [False], "yes": [True], "both": [False, True]}  # of --causal
 
 
 def numbers(text):
@@ -38,7 +39,7 @@ def parse_arguments():
     parser.add_argument("--head-dims", type=numbers, default=[64, 128, 256])
     parser.add_argument("--seqlens", type=numbers, default=[512, 1024, 2048, 4096, 8192, 16384])
     parser.add_argument("--rounds", type=int, default=4, help="of about 60 ms")
-    parser.add_argument("--causal", choices=["no", "yes", "both"], default="both")
+    parser.add_argument("--causal", choices=MASKS, default="both")
     parser.add_argument("--variant", action="append", default=[], help="knobs, apart by spaces")
     parser.add_argument("--check", action="store_true", help="compare only, do not time")
     parser.add_argument("--json", help="also write the lines here")
@@ -77,22 +78,7 @@ class Case:
         return ours | {
             "cudnn": lambda: self.torch(SDPBackend.CUDNN_ATTENTION),
             "flash": lambda: self.torch(SDPBackend.FLASH_ATTENTION),
-        } | self.flash_attn()
-
-    def flash_attn(self):
-        """Those versions of flash-attn that are there and agree with ours."""
-        runners = {}
-        for name, runner in forward_runners(self.q, self.k, self.v, self.causal).items():
-            try:
-                difference = relative(runner(), self.out)
-            except Exception as error:  # A peer that refuses a line is left out of it.
-                print(f"{name}: {type(error).__name__}: {str(error)[:200]}", flush=True)
-                continue
-            if difference < 6e-3:
-                runners[name] = runner
-            else:
-                print(f"{name}: differs by {difference:.2e}", flush=True)
-        return runners
+        } | agreeing(forward_runners(self.q, self.k, self.v, self.causal), [self.out], 6e-3)
 
     def error(self, heads=2):
         """Largest relative error of out against float64, of the first batch's first heads."""
@@ -110,10 +96,6 @@ class Case:
             if not bool(self.out.isfinite().all()):
                 errors.append(math.inf)
         return max(errors)
-
-
-def relative(found, right):
-    return float((found.double() - right.double()).norm() / right.double().norm())
 
 
 def times_of(runners, flop, rounds, warm_ms=60.0, measure_ms=60.0):
@@ -153,7 +135,7 @@ def main():
           f"cuDNN {torch.backends.cudnn.version()}, {torch.cuda.get_device_name()}")
     lines, ratios = [], []
     for head_dim in arguments.head_dims:
-        for causal in {"no": [False], "yes": [True]}.get(arguments.causal, [False, True]):
+        for causal in MASKS[arguments.causal]:
             for seqlen in arguments.seqlens:
                 case = Case(library, TOKENS // seqlen, seqlen, head_dim, causal, arguments.variant)
                 error = case.error()

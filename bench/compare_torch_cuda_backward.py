@@ -22,8 +22,8 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from compare_torch_cuda import HIDDEN, TOKENS, numbers, relative, times_of
-from flash_attn_peer import backward_runners
+from compare_torch_cuda import HIDDEN, MASKS, TOKENS, numbers, times_of
+from flash_attn_peer import agreeing, backward_runners
 from sirdar_ctypes import Library
 
 GRADIENTS = ("dq", "dk", "dv")
@@ -35,7 +35,7 @@ def parse_arguments():
     parser.add_argument("--head-dims", type=numbers, default=[64, 128, 256])
     parser.add_argument("--seqlens", type=numbers, default=[1024, 4096, 16384])
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--causal", choices=["no", "yes", "both"], default="both")
+    parser.add_argument("--causal", choices=MASKS, default="both")
     parser.add_argument("--variant", action="append", default=[], help="knobs, apart by spaces")
     parser.add_argument("--check", action="store_true", help="compare only, do not time")
     parser.add_argument("--json", help="also write the lines here")
@@ -86,27 +86,9 @@ class Case:
         for name, backend in (("cudnn", SDPBackend.CUDNN_ATTENTION),
                               ("flash", SDPBackend.FLASH_ATTENTION)):
             runners[name] = self.torch(backend)
-        return runners | self.flash_attn()
-
-    def flash_attn(self):
-        """Those versions of flash-attn that are there and agree with ours."""
-        ours, found, runners = self.results("sirdar"), {}, {}
+        ours = self.results("sirdar")
         inputs = [self.tensors[name] for name in ("q", "k", "v", "dout")]
-        try:
-            found = backward_runners(*inputs, self.causal)
-        except Exception as error:  # A peer that refuses a line is left out of it.
-            print(f"flash-attn: {type(error).__name__}: {str(error)[:200]}", flush=True)
-        for name, runner in found.items():
-            try:
-                difference = max(relative(f, o) for f, o in zip(runner(), ours))
-            except Exception as error:
-                print(f"{name}: {type(error).__name__}: {str(error)[:200]}", flush=True)
-                continue
-            if difference < 8e-3:
-                runners[name] = runner
-            else:
-                print(f"{name}: differs by {difference:.2e}", flush=True)
-        return runners
+        return runners | agreeing(backward_runners(*inputs, self.causal), ours, 8e-3)
 
     def torch(self, backend):
         inputs = [self.tensors[name].transpose(1, 2).requires_grad_() for name in ("q", "k", "v")]
@@ -175,7 +157,7 @@ def main():
           f"cuDNN {torch.backends.cudnn.version()}, {torch.cuda.get_device_name()}")
     lines = []
     for head_dim in arguments.head_dims:
-        for causal in {"no": [False], "yes": [True]}.get(arguments.causal, [False, True]):
+        for causal in MASKS[arguments.causal]:
             for seqlen in arguments.seqlens:
                 case = Case(library, seqlen, head_dim, causal, arguments.variant)
                 name = case.plans["sirdar"].name()

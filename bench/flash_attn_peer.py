@@ -22,27 +22,57 @@ def functions():
     return found
 
 
+def relative(found, right):
+    return float((found.double() - right.double()).norm() / right.double().norm())
+
+
+def agreeing(runners, ours, limit):
+    """Those of `runners`, functions by name, whose tensors differ from ours by less than `limit`, relatively; the
+    others are named, and left out."""
+    kept = {}
+    for name, runner in runners.items():
+        try:
+            difference = max(relative(f, o) for f, o in zip(runner(), ours))
+        except Exception as error:  # a version that refuses this line
+            print(f"{name}: {type(error).__name__}: {str(error)[:200]}", flush=True)
+            continue
+        if difference < limit:
+            kept[name] = runner
+        else:
+            print(f"{name}: differs by {difference:.2e}", flush=True)
+    return kept
+
+
 def out_of(result):
     return result[0] if isinstance(result, tuple) else result
 
 
 def forward_runners(q, k, v, causal):
-    """A function that returns out for each version; rows of [batch, seqlen, heads, head_dim]."""
+    """A function that returns (out,) for each version; rows of [batch, seqlen, heads, head_dim]."""
     return {
-        name: lambda function=function: out_of(function(q, k, v, causal=causal))
+        name: lambda function=function: (out_of(function(q, k, v, causal=causal)),)
         for name, function in functions().items()
     }
 
 
 def backward_runners(q, k, v, dout, causal):
-    """A function that returns (dq, dk, dv) for each version, in any order and in a fixed one."""
-    runners = {}
-    for name, function in functions().items():
-        for deterministic in (False, True):
-            inputs = [x.detach().requires_grad_() for x in (q, k, v)]
-            out = out_of(function(*inputs, causal=causal, deterministic=deterministic))
-            runners[name + "_det" * deterministic] = (
-                lambda out=out, inputs=inputs: torch.autograd.grad(
-                    out, inputs, dout, retain_graph=True)
-            )
-    return runners
+    """A function that returns (dq, dk, dv) for each version, in any order and in a fixed one; the forward runs at its
+    first call."""
+
+    def runner(function, deterministic):
+        kept = []
+
+        def run():
+            if not kept:
+                inputs = [x.detach().requires_grad_() for x in (q, k, v)]
+                out = out_of(function(*inputs, causal=causal, deterministic=deterministic))
+                kept.extend((out, inputs))
+            out, inputs = kept
+            return torch.autograd.grad(out, inputs, dout, retain_graph=True)
+
+        return run
+
+    return {
+        name + "_det" * deterministic: runner(function, deterministic)
+        for name, function in functions().items() for deterministic in (False, True)
+    }
