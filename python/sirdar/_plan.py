@@ -24,6 +24,7 @@ _ABSENT = bytes(ctypes.sizeof(_abi.Tensor))
 _KEPT_WORKSPACE = 64 << 20  # a thread keeps a workspace up to this size for its next call
 _local = threading.local()
 _kinds = _tensor.by_type
+_NOTHING_READY = (lambda *arrays: None, *[None] * 6)  # match, kind, make, and four tails
 
 
 def _host_workspace(size):
@@ -89,7 +90,7 @@ class Plan:
         self._dtensors = tuple(name for name, needs_grad in tensors if needs_grad)
         self._scalars = tuple(scalars)
         self._slots = []
-        self._ready, self._ready_out = (None, None, None), None
+        self._ready = self._ready_out = _NOTHING_READY
         size = ctypes.c_size_t()
         _abi.check(self._library.sirdar_plan_workspace_bytes(handle, ctypes.addressof(size)))
         self._workspace_bytes = size.value
@@ -148,36 +149,30 @@ class Plan:
         more: what else the plan's problem reads, as in sirdar.attention: mask, bias, sink, cu_seqlens_q,
         tensors={...}, scalars={...}, dropout_seed, ...; and lse, max_logit to be written into.
         """
-        kind = _kinds.get(type(q))
-        if more or kind is None or type(k) is not type(q) or type(v) is not type(q):
+        if more:
             return self._forward(dict(q=q, k=k, v=v, out=out), more)
         # The shortest way there is, for arrays in layouts that were computed with before.
-        found = kind.read_three(q, k, v)
-        if found is None:
-            return self._forward(dict(q=q, k=k, v=v, out=out), more)
-        pointer_q, pointer_k, pointer_v, layouts = found
         if out is None:
-            known, make, layout = self._ready
-            if layouts != known:
-                return self._learn(kind, q, k, v, out, layouts)
+            match, kind, make, tail_q, tail_k, tail_v, tail = self._ready
+            found = match(q, k, v)
+            if found is None:
+                return self._learn(q, k, v, out)
             out = make(q)
-            pointer = kind.pointer(out)
+            pointer_q, pointer_k, pointer_v, pointer = *found, kind.pointer(out)
         else:
-            kind.check_writable(out, "out")
-            given = kind.read_known(out) if type(out) is type(q) else None
-            if given is None or (layouts, given[1]) != self._ready_out:
-                return self._learn(kind, q, k, v, out, layouts)
-            pointer, layout = given
-        layout_q, layout_k, layout_v = layouts
+            match, kind, make, tail_q, tail_k, tail_v, tail = self._ready_out
+            found = match(q, k, v, out)
+            if found is None:
+                return self._learn(q, k, v, out)
+            pointer_q, pointer_k, pointer_v, pointer = found
         try:
             slot = self._slots.pop()
         except IndexError:
             slot = _Slot(self)
         # q, k, v and out are neighbours in the struct.
         _FOUR.pack_into(
-            slot.buffer, _Q, pointer_q, layout_q.tail, pointer_k, layout_k.tail,
-            pointer_v, layout_v.tail, pointer, layout.tail,
-        )  # fmt: skip
+            slot.buffer, _Q, pointer_q, tail_q, pointer_k, tail_k, pointer_v, tail_v, pointer, tail
+        )
         size = self._workspace_bytes
         if size:
             workspace = self._workspace(kind, q) if self._device else _host_workspace(size)
@@ -189,23 +184,35 @@ class Plan:
             _abi.check(status)
         return out
 
-    def _learn(self, kind, q, k, v, out, layouts):
+    def _learn(self, q, k, v, out):
         """A call whose layouts are kept, if it succeeds, for the short way of the next."""
         result = self._forward(dict(q=q, k=k, v=v, out=out), {})
-        problem = self._problem
-        is_short = not (problem.op or problem.needs_lse or problem.needs_max_logit)
-        if is_short and all(one and one.is_plain for one in layouts):
-            if out is None:
-                make = kind.maker(result.shape, self._dtype_out, q)
-                self._ready = (layouts, make, kind.read(make(q), "out")[1])
-            elif type(out) is type(q):
-                self._ready_out = (layouts, kind.read(out, "out")[1])
+        kind, problem = _kinds.get(type(q)), self._problem
+        if kind is None or problem.needs_lse or problem.needs_max_logit:
+            return result
+        if not type(q) is type(k) is type(v) or not (out is None or type(out) is type(q)):
+            return result
+        layouts = [kind.read(array, "q")[1] for array in (q, k, v)]
+        if not all(layout.is_plain for layout in layouts):
+            return result
+        tails = [layout.tail for layout in layouts]
+        if out is not None:
+            match, tail = kind.matcher(q, k, v, out), kind.read(out, "out")[1].tail
+            if match is not None:
+                self._ready_out = (match, kind, None, *tails, tail)
+            return result
+        match = kind.matcher(q, k, v)
+        if match is not None:
+            make = kind.maker(result.shape, self._dtype_out, q)
+            self._ready = (match, kind, make, *tails, kind.read(make(q), "out")[1].tail)
         return result
 
     def _workspace(self, kind, like):
         if not self._device:
             return _host_workspace(self._workspace_bytes)
         memory = kind.empty((self._workspace_bytes,), _abi.DTYPES["boolean"], like)
+        if getattr(kind, "pointer", None) is not None:
+            return kind.pointer(memory), memory
         pointer, _, owner = _tensor.read(memory, "workspace")
         return pointer, owner
 

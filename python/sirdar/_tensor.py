@@ -120,33 +120,37 @@ class NumpyKind:
                 self.offset = offset
 
         self.read = self._reader()
-        self.read_known, self.read_three, self.pointer = self._short_readers()
+        at, offset = ctypes.c_size_t.from_address, self.offset
+        self.pointer = None if offset is None else lambda array: at(id(array) + offset).value
 
-    def _short_readers(self):
-        """What a prepared plan spends its time on, so closures over what they need: the pointer and
-        Layout of one array, or of three, None where an array was not read before; and the pointer alone."""
-        known, offset = self.layouts.get, self.offset
-        at = ctypes.c_size_t.from_address
+    def matcher(self, q, k, v, out=None):
+        """What a prepared plan asks about its arrays: a function of as many that gives their pointers, or None
+        where they are not described as these are, or not to be written to. None where the kind has no such."""
+        offset, kind, at = self.offset, type(q), ctypes.c_size_t.from_address
         if offset is None:
-            return (lambda *_: None), (lambda *_: None), None
+            return None
+        inputs = (q.dtype, q.shape, q.strides, k.dtype, k.shape, k.strides, v.dtype, v.shape, v.strides)
 
-        def pointer(array):
-            return at(id(array) + offset).value
+        def match(q, k, v):
+            if type(q) is type(k) is type(v) is kind and inputs == (
+                q.dtype, q.shape, q.strides, k.dtype, k.shape, k.strides, v.dtype, v.shape, v.strides,
+            ):  # fmt: skip
+                return at(id(q) + offset).value, at(id(k) + offset).value, at(id(v) + offset).value
+            return None
 
-        def read_known(array):
-            layout = known((array.dtype, array.shape, array.strides))
-            return None if layout is None else (at(id(array) + offset).value, layout)
+        if out is None:
+            return match
+        output = (out.dtype, out.shape, out.strides)
 
-        def read_three(q, k, v):
-            layout_q = known((q.dtype, q.shape, q.strides))
-            layout_k = known((k.dtype, k.shape, k.strides))
-            layout_v = known((v.dtype, v.shape, v.strides))
-            return (
-                at(id(q) + offset).value, at(id(k) + offset).value, at(id(v) + offset).value,
-                (layout_q, layout_k, layout_v),
-            )  # fmt: skip
+        def match_with_out(q, k, v, out):
+            found = match(q, k, v)
+            if found is None or type(out) is not kind or not out.flags.writeable:
+                return None
+            if (out.dtype, out.shape, out.strides) != output:
+                return None
+            return (*found, at(id(out) + offset).value)
 
-        return read_known, read_three, pointer
+        return match_with_out
 
     def _reader(self):
         """(pointer, Layout, owner) of an array."""
@@ -206,6 +210,31 @@ class NumpyKind:
         return array
 
 
+def _guards(torch):
+    """What torch.compile asks before it runs what it compiled: a function of tensors that makes a function of as
+    many, true where each has the type, dtype, device, shape, strides, requires_grad and negative bit of the
+    first ones. One call of C, where asking each tensor takes thirteen. None where it is not found to do that.
+    """
+    try:
+        from torch._C._dynamo.guards import TensorGuards
+
+        def guards(*tensors):
+            return TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+
+        plain = torch.zeros(2, 2, dtype=torch.float32, device="cpu")
+        others = (
+            plain.half(), plain[:1], plain[0], plain.T, plain.to("meta"), torch._neg_view(plain),
+            torch.nn.Parameter(plain), plain.detach().requires_grad_(), 0,
+        )  # fmt: skip
+        is_as_known = guards(plain, plain)
+        if is_as_known(plain, plain.clone()):
+            if not any(is_as_known(plain, other) for other in others):
+                return guards
+    except Exception:  # it is a part of torch that promises nothing
+        pass
+    return None
+
+
 class TorchKind:
     """torch tensors on the CPU or a GPU."""
 
@@ -220,45 +249,56 @@ class TorchKind:
             code: getattr(torch, name) for code, name in names.items() if hasattr(torch, name)
         }
         self.codes = {dtype: code for code, dtype in self.dtypes.items()}
+        self.forward_ad = torch.autograd.forward_ad
         self.read = self._reader()
-        self.read_known, self.read_three = self._short_readers()
         self.pointer = torch.Tensor.data_ptr
+        self.checks = _guards(torch) or self._descriptions
+        self.raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
-    def _short_readers(self):
-        """As NumpyKind's. A tensor that cannot be read, or not here, is left to read(). In keys True stands
-        for the CPU: torch makes a new device object every time, which takes longer to look up."""
-        known, is_grad_enabled = self.layouts.get, self.torch.is_grad_enabled
+    def matcher(self, *tensors):
+        """As NumpyKind's."""
+        if any(tensor.is_neg() for tensor in tensors):
+            return None
+        is_as_known, is_grad_enabled = self.checks(*tensors), self.torch.is_grad_enabled
+        is_quiet = not any(tensor.requires_grad for tensor in tensors)
+        forward_ad = self.forward_ad
 
-        def read_known(tensor):
+        def match(q, k, v):
+            if is_as_known(q, k, v) and forward_ad._current_level < 0:
+                if is_quiet or not is_grad_enabled():
+                    return q.data_ptr(), k.data_ptr(), v.data_ptr()
+            return None
+
+        def match_with_out(q, k, v, out):
+            if is_as_known(q, k, v, out) and forward_ad._current_level < 0:
+                if is_quiet or not is_grad_enabled():
+                    return q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr()
+            return None
+
+        return match if len(tensors) == 3 else match_with_out
+
+    def _descriptions(self, *tensors):
+        """As _guards, for a torch that has none."""
+
+        def described(tensor):
+            return (
+                type(tensor), tensor.dtype, tensor.shape, tensor.stride(), tensor.device,
+                tensor.requires_grad, tensor.is_neg(),
+            )  # fmt: skip
+
+        def is_as_known(*tensors):
             try:
-                place = tensor.is_cpu or tensor.device
-                layout = known((tensor.dtype, tensor.shape, tensor.stride(), place))
-                if layout is None or (tensor.requires_grad and is_grad_enabled()):
-                    return None
-                return tensor.data_ptr(), layout
-            except (RuntimeError, TypeError):
-                return None
+                return known == [*map(described, tensors)]
+            except (AttributeError, RuntimeError, TypeError):  # no tensor, or one without strides
+                return False
 
-        def read_three(q, k, v):
-            try:
-                layouts = (
-                    known((q.dtype, q.shape, q.stride(), q.is_cpu or q.device)),
-                    known((k.dtype, k.shape, k.stride(), k.is_cpu or k.device)),
-                    known((v.dtype, v.shape, v.stride(), v.is_cpu or v.device)),
-                )
-                if (q.requires_grad or k.requires_grad or v.requires_grad) and is_grad_enabled():
-                    return None
-                if q.is_neg() or k.is_neg() or v.is_neg():
-                    return None
-                return q.data_ptr(), k.data_ptr(), v.data_ptr(), layouts
-            except (RuntimeError, TypeError):
-                return None
-
-        return read_known, read_three
+        known = [*map(described, tensors)]
+        return is_as_known
 
     def _reader(self):
         """(pointer, Layout, owner) of a tensor."""
         known, make, is_grad_enabled = self.layouts.get, self._layout, self.torch.is_grad_enabled
+        forward_ad = self.forward_ad
 
         def read(tensor, name):
             try:
@@ -268,6 +308,11 @@ class TorchKind:
                     raise ValueError(
                         f"{name}: it requires a gradient, which this function does not record; call "
                         "sirdar.torch.attention, or pass a detached tensor."
+                    )
+                if forward_ad._current_level >= 0 and self._has_tangent(tensor):
+                    raise NotImplementedError(
+                        f"{name}: it has a tangent of forward-mode differentiation, which attention does not "
+                        "have; pass a detached tensor."
                     )
                 if tensor.is_neg():
                     tensor = self._with_its_sign(tensor, name)
@@ -310,6 +355,12 @@ class TorchKind:
             what = f"a {type(tensor).__name__} without memory of its own; pass a plain tensor"
         return NotImplementedError(f"{name}: it is {what}.")
 
+    def _has_tangent(self, tensor):
+        """Not inside an autograd function, which is differentiated as a whole."""
+        if not self.torch._C._is_fwd_grad_enabled():
+            return False
+        return self.forward_ad.unpack_dual(tensor).tangent is not None
+
     def _with_its_sign(self, tensor, name):
         """A copy that holds what a tensor with torch's negative bit means: minus its memory."""
         try:
@@ -344,7 +395,11 @@ class TorchKind:
         return tensor.contiguous()
 
     def stream(self, like):
-        return self.torch.cuda.current_stream(like.device).cuda_stream if like.is_cuda else None
+        if not like.is_cuda:
+            return None
+        if self.raw_stream is not None:  # what makes no object of it
+            return self.raw_stream(like.get_device())
+        return self.torch.cuda.current_stream(like.device).cuda_stream
 
     def finish(self, tensor):
         return tensor
@@ -353,10 +408,7 @@ class TorchKind:
 class _NoShortWay:
     """A kind whose arrays a prepared plan reads like any other call."""
 
-    def read_known(self, array):
-        return None
-
-    def read_three(self, q, k, v):
+    def matcher(self, *arrays):
         return None
 
 

@@ -181,6 +181,97 @@ def test_outputs_of_torch_with_the_negative_bit_are_refused(qkv):
         sirdar.attention(q, k, v, mask=mask)
 
 
+def _strange_places(array):
+    """Copies of an array [batch, rows, heads, dim] of one shape in other strides."""
+    wide = np.zeros((*array.shape[:3], array.shape[3] + 3), array.dtype)
+    wide[..., 2:-1] = array
+    turned = np.ascontiguousarray(array.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)
+    last_strided = np.ascontiguousarray(array.transpose(0, 3, 1, 2)).transpose(0, 2, 3, 1)
+    return [array.copy(), turned, wide[..., 2:-1], last_strided, array[:, ::-1].copy()[:, ::-1]]
+
+
+def test_a_prepared_plan_reads_what_lies_otherwise_than_last_time(random):
+    q, k, v = (random(2, 6, 2, 8) for _ in range(3))
+    plan, wanted = sirdar.plan(q, k, v), sirdar.attention(q, k, v)
+    for place in range(3):
+        for other in _strange_places((q, k, v)[place]):
+            arrays = [q, k, v]
+            for _ in range(2):
+                np.testing.assert_array_equal(plan(q, k, v), wanted)
+                arrays[place] = other
+                np.testing.assert_array_equal(plan(*arrays), wanted)
+                out = np.zeros_like(other)  # in the strides of the other
+                if out.strides[-1] == out.itemsize:
+                    assert plan(*arrays, out=out) is out
+                    np.testing.assert_array_equal(out, wanted)
+    out = np.zeros_like(q)
+    for _ in range(2):
+        plan(q, k, v, out=out)
+    out[:], out.flags.writeable = 7, False
+    with pytest.raises(ValueError, match="^out: the array is read-only"):
+        plan(q, k, v, out=out)
+    assert (out == 7).all()
+    for bad in (q.astype(np.float16), q[:1], q.astype(">f4"), np.ma.masked_array(q), None, 3, [q]):
+        with pytest.raises((TypeError, ValueError), match=r"^[qkv, ]+: [^.]+\.$|^[qk]: .*\.$"):
+            plan(bad, k, v)
+
+
+@pytest.mark.parametrize("has_guards", [True, False])
+def test_a_prepared_plan_asks_what_torch_tensors_are(has_guards, random, monkeypatch):
+    torch = pytest.importorskip("torch")
+    from torch.autograd import forward_ad
+
+    kind = _tensor.kind_of(torch.zeros(1), "q")
+    assert kind.checks != kind._descriptions  # this torch has them
+    if not has_guards:
+        monkeypatch.setattr(kind, "checks", kind._descriptions)
+    q, k, v = arrays = [random(2, 6, 2, 8) for _ in range(3)]
+    q, k, v = tensors = [torch.from_numpy(array) for array in arrays]
+    plan = sirdar.plan(*tensors)
+    wanted = sirdar.attention(*tensors)
+
+    def learn():
+        for _ in range(2):
+            assert torch.equal(plan(*tensors), wanted)
+            assert torch.equal(plan(*tensors, out=torch.empty_like(wanted)), wanted)
+
+    for place in range(3):
+        for other in map(torch.from_numpy, _strange_places(arrays[place])[:-1]):
+            learn()
+            changed = [*tensors]
+            changed[place] = other
+            assert torch.equal(plan(*changed), wanted) and torch.equal(plan(*changed), wanted)
+            assert torch.equal(plan(*changed, out=torch.zeros_like(wanted)), wanted)
+    for variant in (torch.nn.Parameter, lambda tensor: tensor.clone().requires_grad_()):
+        recorded = [*map(variant, tensors)]
+        for _ in range(2):
+            learn()
+            with pytest.raises(ValueError, match="^q: it requires a gradient"):
+                plan(*recorded)
+            with torch.no_grad():
+                for _ in range(2):
+                    assert torch.equal(plan(*recorded), wanted)
+                    assert torch.equal(plan(*recorded, out=torch.zeros_like(wanted)), wanted)
+            with pytest.raises(ValueError, match="^q: it requires a gradient"):
+                plan(*recorded, out=torch.zeros_like(wanted))
+    for _ in range(2):
+        negated = torch._neg_view(-q)
+        assert torch.equal(plan(negated, k, v), wanted) and torch.equal(plan(q, k, v), wanted)
+    for bad in (q.half(), q.to("meta"), q[:1], q.to_sparse(), q.cfloat(), None, 3):
+        learn()
+        with pytest.raises((NotImplementedError, TypeError, ValueError), match=r"^q.*\.$"):
+            plan(bad, k, v)
+    learn()
+    with torch.inference_mode():
+        assert torch.equal(plan(q, k, v), wanted) and torch.equal(plan(q.clone(), k, v), wanted)
+    with forward_ad.dual_level():
+        assert torch.equal(plan(q, k, v), wanted)
+        dual = forward_ad.make_dual(q, torch.ones_like(q))
+        for call in (plan, sirdar.attention):
+            with pytest.raises(NotImplementedError, match="^q: it has a tangent"):
+                call(dual, k, v)
+
+
 def test_arrays_of_jax(qkv, wanted):
     jnp = pytest.importorskip("jax.numpy")
     out = sirdar.attention(*map(jnp.asarray, qkv), causal=True)
