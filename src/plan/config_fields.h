@@ -47,6 +47,20 @@ std::string print_fields(const C& config) {
   return text;
 }
 
+// The fields of `config` that differ from those of `other`: "block_m=128, isa=avx512".
+template <class C>
+std::string print_differences(const C& other, const C& config) {
+  std::string text;
+  fields(config, [&](std::string_view name, const auto& value) {
+    const std::string own = field_text(value);
+    fields(other, [&](std::string_view other_name, const auto& other_value) {
+      if (name != other_name || field_text(other_value) == own) return;
+      text += fmt::format("{}{}={}", text.empty() ? "" : ", ", name, own);
+    });
+  });
+  return text;
+}
+
 // Sets the fields named in `knobs`. Unknown names and unreadable values are errors.
 template <class C>
 Status override_fields(C& config, std::span<const std::pair<std::string, std::string>> knobs) {

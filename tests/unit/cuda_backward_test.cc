@@ -43,6 +43,23 @@ TEST(CudaBackward, ServesWhatItsTilesFit) {
   }
 }
 
+// Tiles of a mask and thread blocks are counted in 32 bits; other kernels count in rounds.
+TEST(CudaBackward, MasksOfMoreTilesThanAGridHasAreServedByOthers) {
+  for (const auto& [text, name] :
+       {std::pair{"bwd b64 s32768 h64 d128 bf16 mask:bhqk", "cuda.sm90.backward"},
+        {"bwd b64 s65536 h64 d128 bf16 mask:bhqk", "cuda.rows.backward"},
+        {"bwd b2 s268435456 h1 d128 bf16 document window:99,", "cuda.rows.backward"},
+        {"bwd b1073741824 sq1 sk1 h1 d8 bf16", "cuda.rows.backward"},
+        {"bwd b80000 sq16 sk16 ragged:1280000,1280000 h1 d64 fp16", "cuda.sm90.backward"},
+        {"bwd b12288 sq128 sk128 h16 d128 fp16", "cuda.sm90.backward"},
+        {"fwd b64 s65536 h64 d128 bf16 mask:bhqk", "cuda.sm90.forward"},
+        {"fwd b128 s131072 h128 d128 bf16 mask:bhqk", "cuda.rows.forward"}}) {
+    const Result<Plan> plan = planned(text);
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    EXPECT_EQ(plan.value().name(), name) << text;
+  }
+}
+
 TEST(CudaBackward, KnobsThatWouldBeAnotherProblemAreRefused) {
   PlanOptions options;
   options.knobs = {{"packs_products", "true"}, {"num_slots", "1"}, {"num_sums", "4"}};
@@ -54,6 +71,8 @@ TEST(CudaBackward, KnobsThatWouldBeAnotherProblemAreRefused) {
     options.knobs = {{name, value}};
     const Result<Plan> plan = planned("bwd s64 d128 bf16", options);
     EXPECT_EQ(plan.status().code(), StatusCode::invalid_argument) << name;
+    EXPECT_NE(plan.status().message().find(std::string(name) + "=" + value), std::string::npos)
+        << plan.status().message();
   }
 }
 
@@ -75,7 +94,15 @@ TEST(CudaBackward, CallsThatAreWrongLaunchNothing) {
   expect_refused([](Args& args) { args.lse.shape[2] = 63; }, "lse");
   expect_refused([](Args& args) { args.lse.dtype = DType::bf16; }, "lse");
   expect_refused([](Args& args) { args.out.shape[3] = 32; }, "out");
+  expect_refused([](Args& args) { args.out.dtype = DType::fp16; }, "out");
+  expect_refused([](Args& args) { args.dout.dtype = DType::fp32; }, "dout");
+  expect_refused([](Args& args) { args.dout.stride[3] = 2; }, "dout");
+  expect_refused([](Args& args) { args.dv.stride[3] = 2; }, "dv");
+  expect_refused([](Args& args) { args.lse.data = nullptr; }, "lse");
   expect_refused([](Args& args) { args.dq = args.q; }, "dq");
+  expect_refused([](Args& args) { args.dq = args.dout; }, "dq");
+  expect_refused([](Args& args) { args.dv.data = static_cast<std::byte*>(args.out.data) + 128; },
+                 "dv");
   expect_refused([](Args& args) { args.dk = args.dv; }, "dk");
   expect_refused([](Args& args) { --args.workspace_bytes; }, "workspace");
   expect_refused([](Args& args) { args.workspace = static_cast<std::byte*>(args.workspace) + 16; },

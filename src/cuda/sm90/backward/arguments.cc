@@ -297,11 +297,10 @@ Result<std::vector<cuda::Step>> make_steps(const Problem& problem, const Backwar
   };
   const int64_t row_blocks = divide_up(int64_t{params.num_tiles} * config.block_m, kPrepareTokens);
   const int64_t head_blocks = divide_up(params.num_heads, kPrepareHeads);
-  const cuda::Step prepare =
-      step_of(BackwardPass::prepare, params.batch * row_blocks * head_blocks);
   const Result<std::vector<std::byte>> modified =
       cuda::modified_params(params, modification, problem, args);
   if (!modified.ok()) return modified.status();
+  cuda::Step prepare = step_of(BackwardPass::prepare, params.batch * row_blocks * head_blocks);
   // Blocks that wait for each other in a ring must all run at one time, and then walk the items.
   const int64_t at_once =
       params.ring_blocks > 0 ? params.section_heads * params.ring_blocks
@@ -326,11 +325,9 @@ Result<std::vector<cuda::Step>> make_steps(const Problem& problem, const Backwar
     const Result<std::vector<std::byte>> looked = cuda::modified_params(
         tile_cover_params(problem, config, args, walk), modification, problem, args);
     if (!looked.ok()) return looked.status();
-    const int64_t lists = int64_t{walk.cover.num_batches} * walk.cover.num_heads;
-    const int64_t parts = (walk.cover.is_by_key != 0 ? 4 : 1) * walk.cover.num_words;
-    steps.push_back(step_of(BackwardPass::cover, lists * params.num_tiles * parts));
+    steps.push_back(step_of(BackwardPass::cover, num_tile_cover_blocks(walk, params.num_tiles)));
     steps.back().params = looked.value();
-    steps.push_back(step_of(BackwardPass::cover_walks, lists * params.num_blocks_n));
+    steps.push_back(step_of(BackwardPass::cover_walks, num_walk_blocks(walk, params.num_blocks_n)));
     steps.back().params = modified.value();
   }
   steps.insert(steps.end(), {prepare, backward, convert});

@@ -14,6 +14,7 @@
 #include "cuda/rows/backward/params.h"
 #include "cuda/sm90/arguments.h"
 #include "cuda/sm90/backward/arguments.h"
+#include "cuda/sm90/backward/check_config.h"
 #include "cuda/sm90/backward/choose.h"
 #include "cuda/sm90/backward/walk.h"
 #include "cuda/sm90/enum_words.h"
@@ -37,12 +38,17 @@ Status supports(const Problem& problem, const Device& device) {
   if (problem.seqlen_q < 1 || problem.seqlen_k < 1 || !has_rows || !has_keys) {
     return unsupported("takes at least one query row and one key");
   }
-  const int64_t tiles = (problem.seqlen_q / 32 + 1) * problem.num_heads_q;
-  const int64_t blocks = (problem.seqlen_k / 64 + 1) * problem.num_heads_kv;
-  if (std::max(tiles, blocks) * problem.batch > kMaxBlocks) {
-    return unsupported(fmt::format("takes up to {} blocks of 32 query rows", kMaxBlocks));
+  // Whole tiles of 128 rows.
+  const int64_t row_blocks = 4 * (problem.seqlen_q / 128 + 1) * problem.num_heads_q;
+  const int64_t key_blocks = (problem.seqlen_k / 64 + 1) * problem.num_heads_kv;
+  if (std::max(row_blocks, key_blocks) > kMaxBlocks / std::max<int64_t>(problem.batch, 1)) {
+    return unsupported(
+        fmt::format("takes up to {} blocks of 32 query rows, or of 64 keys", kMaxBlocks));
   }
   const expression::DeviceModification modification = expression::modification_of(problem);
+  if (largest_walk_count(problem, choose_backward_config(problem), modification) > kMaxBlocks) {
+    return unsupported(fmt::format("takes masks that read data of up to {} tiles", kMaxBlocks));
+  }
   if (std::max(cuda::param_bytes<BackwardParams>(modification),
                cuda::param_bytes<ForwardParams>(modification)) > cuda::kMaxParamBytes) {
     return unsupported(
@@ -61,37 +67,8 @@ Result<Config> configure(const Problem& problem, const Device&, const PlanOption
   const BackwardConfig chosen = choose_backward_config(problem);
   BackwardConfig config = chosen;
   if (Status status = override_fields(config, options.knobs); !status.ok()) return status;
-  BackwardConfig same = chosen;
-  same.block_m = config.block_m;
-  same.num_stages_q = config.num_stages_q;
-  same.num_stages_dout = config.num_stages_dout;
-  same.num_ds = config.num_ds;
-  same.num_slots = config.num_slots;
-  same.num_stages_bias = config.num_stages_bias;
-  same.num_sums = config.num_sums;
-  same.hop_steps = config.hop_steps;
-  same.splits_turns = config.splits_turns;
-  same.cluster_size = config.cluster_size;
-  same.is_persistent = config.is_persistent;
-  same.mirrors_tail = config.mirrors_tail;
-  same.packs_products = config.packs_products;
-  if (config != same || !is_valid(config)) {
-    const int bytes = has_counts(config) ? shared_bytes(config) : 0;
-    return Status(
-        StatusCode::invalid_argument,
-        fmt::format(
-            "knobs: '{}' is not a kernel for this problem: only block_m (64, or 128 up to "
-            "64 columns), stages and num_ds (1 to 16; of a bias from 0, and 0 above 128 columns), "
-            "num_slots (1 to {}), num_sums (1, 2 "
-            "or 4, in a fixed order), hop_steps (from 1), splits_turns, cluster_size (1, or "
-            "2 where dQ has 256 columns), is_persistent and mirrors_tail (under a mask that reads "
-            "no data) and "
-            "packs_products may differ, and tiles must fit "
-            "{} bytes of shared memory{}; change a field.",
-            print_fields(config), num_unit_barriers(chosen), kMostSharedBytes,
-            bytes > kMostSharedBytes ? fmt::format(" (these take {})", bytes) : ""),
-        "knobs");
-  }
+  const KnobFault fault = fault_of(chosen, config);
+  if (fault.is_fault()) return knob_error(fault, "cuda.sm90.backward");
   return Config::of(config);
 }
 

@@ -206,33 +206,54 @@ constexpr int shared_bytes(const BackwardConfig& c) {
   return round_up(shared_map(c).end, 128) + 1024;
 }
 
-// Within these nothing that is computed from them divides by 0 or overflows.
+// Within these nothing that is computed from them divides by 0 or overflows: (name, value, least,
+// most).
+template <class Visit>
+constexpr void counts(const BackwardConfig& c, Visit visit) {
+  visit("head_dim", c.head_dim, 8, 256);
+  visit("head_dim_v", c.head_dim_v, 8, 256);
+  visit("block_m", c.block_m, 64, 128);
+  visit("num_stages_q", c.num_stages_q, 1, 16);
+  visit("num_stages_dout", c.num_stages_dout, 1, 16);
+  visit("num_stages_bias", c.num_stages_bias, 0, 16);
+  visit("num_ds", c.num_ds, 1, 16);
+  visit("num_slots", c.num_slots, 1, 16);
+  visit("num_sums", c.num_sums, 1, 4);
+  visit("hop_steps", c.hop_steps, 1, 1 << 20);
+  visit("cluster_size", c.cluster_size, 1, 2);
+}
 constexpr bool has_counts(const BackwardConfig& c) {
-  const auto is_within = [](int count, int most) { return count >= 1 && count <= most; };
-  return is_within(c.head_dim, 256) && is_within(c.head_dim_v, 256) &&
-         is_within(c.num_stages_q, 16) && is_within(c.num_stages_dout, 16) &&
-         c.num_stages_bias >= 0 && c.num_stages_bias <= 16 && is_within(c.num_ds, 16) &&
-         is_within(c.num_slots, 16) && is_within(c.num_sums, 4) &&
-         is_within(c.hop_steps, 1 << 20) && is_within(c.cluster_size, 2) &&
-         (c.block_m == 64 || c.block_m == 128);
+  bool is_within = c.block_m % 64 == 0;
+  counts(c, [&](const char*, int count, int least, int most) {
+    is_within = is_within && count >= least && count <= most;
+  });
+  return is_within;
+}
+
+// What a field wants of others (check_config.cc says it in words).
+constexpr bool may_be_tall(const BackwardConfig& c) {  // 128 query rows
+  return c.head_dim <= 64 && c.head_dim_v <= 64;
+}
+constexpr bool may_cluster(const BackwardConfig& c) {
+  // dS of both blocks is added up: it must be multiplied by the same.
+  return is_wide(c) && columns(c.head_dim) == 256 && !c.has_mask_mod && !is_scaled(c);
+}
+constexpr bool may_stage_bias(const BackwardConfig& c) {
+  return c.bias != Bias::none && !is_wide(c);
+}
+constexpr bool may_order_work(const BackwardConfig& c) {  // is_persistent, mirrors_tail
+  return is_masked(c) && !c.has_mask_mod;
 }
 
 constexpr bool is_valid(const BackwardConfig& c) {
   if (!has_counts(c)) return false;
   const bool has_shape = c.head_dim % 8 == 0 && c.head_dim_v % 8 == 0;
-  const bool fits_registers = c.block_m == 64 || (c.head_dim <= 64 && c.head_dim_v <= 64);
   const bool has_sums =
       c.num_sums == 1 || (c.is_deterministic && (c.num_sums == 2 || c.num_sums == 4));
-  const bool has_cluster = c.cluster_size == 1 || (c.cluster_size == 2 && is_wide(c) &&
-                                                   columns(c.head_dim) == 256 && !c.has_mask_mod);
-  // dS of both blocks is added up: it must be multiplied by the same.
-  const bool has_scale = !is_scaled(c) || c.cluster_size == 1;
-  const bool may_stage_bias = c.num_stages_bias == 0 || (c.bias != Bias::none && !is_wide(c));
-  const bool has_items = !c.is_persistent || (is_masked(c) && !c.has_mask_mod);
-  const bool has_tail = !c.mirrors_tail || (is_masked(c) && !c.has_mask_mod);
-  return has_shape && may_stage_bias && fits_registers && has_sums && has_cluster && has_scale &&
-         has_items && has_tail && c.num_slots <= num_unit_barriers(c) &&
-         shared_bytes(c) <= kMostSharedBytes;
+  const bool has_order = (!c.is_persistent && !c.mirrors_tail) || may_order_work(c);
+  return has_shape && has_sums && has_order && (c.block_m == 64 || may_be_tall(c)) &&
+         (c.cluster_size == 1 || may_cluster(c)) && (c.num_stages_bias == 0 || may_stage_bias(c)) &&
+         c.num_slots <= num_unit_barriers(c) && shared_bytes(c) <= kMostSharedBytes;
 }
 
 // The kernels before and behind it.

@@ -85,6 +85,24 @@ size_t walk_bytes(const Problem& problem, const BackwardConfig& config,
   return bytes.cover + bytes.walks + bytes.tiles;
 }
 
+int64_t num_tile_cover_blocks(const WalkView& walk, int num_tiles) {
+  const int64_t parts = (walk.cover.is_by_key != 0 ? int64_t{4} : 1) * walk.cover.num_words;
+  return static_cast<int64_t>(num_lists(walk.cover)) * num_tiles * parts;
+}
+int64_t num_walk_blocks(const WalkView& walk, int num_blocks_n) {
+  return static_cast<int64_t>(num_lists(walk.cover)) * num_blocks_n;
+}
+
+int64_t largest_walk_count(const Problem& problem, const BackwardConfig& config,
+                           const expression::DeviceModification& modification) {
+  if (!config.has_mask_mod) return 0;
+  const WalkView walk = walk_view(problem, config, modification, nullptr);
+  const int64_t tiles =
+      static_cast<int64_t>(num_lists(walk.cover)) * walk.num_halves * walk.num_tiles;
+  return std::max({num_tile_cover_blocks(walk, num_tiles(problem, config)),
+                   num_walk_blocks(walk, num_blocks_n(problem, config)), tiles});
+}
+
 KernelSource tile_cover_source(const Problem& problem, const BackwardConfig& config,
                                const expression::DeviceModification& modification) {
   KernelSource source;

@@ -11,6 +11,7 @@
 #include <sirdar/plan.hpp>
 
 #include <cstddef>
+#include <cstdint>
 
 namespace sirdar::sm90 {
 
@@ -20,6 +21,15 @@ WalkView walk_view(const Problem& problem, const BackwardConfig& config,
                    const expression::DeviceModification& modification, void* memory);
 size_t walk_bytes(const Problem& problem, const BackwardConfig& config,
                   const expression::DeviceModification& modification);
+
+// The most of anything that is counted in 32 bits: thread blocks of the two kernels, and tiles
+// whose pairs have bits. 0 without such masks.
+int64_t largest_walk_count(const Problem& problem, const BackwardConfig& config,
+                           const expression::DeviceModification& modification);
+
+// Thread blocks of the two kernels.
+int64_t num_tile_cover_blocks(const WalkView& walk, int num_tiles);
+int64_t num_walk_blocks(const WalkView& walk, int num_blocks_n);
 
 // The kernel that looks at masks, the forward's (forward/cover.cuh): query tiles are its query
 // blocks. Its parameters, without the modification's.

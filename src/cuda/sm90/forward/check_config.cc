@@ -27,44 +27,63 @@ ForwardConfig with_tuning_of(ForwardConfig chosen, const ForwardConfig& config) 
   return chosen;
 }
 
-}  // namespace
-
-std::string why_not(const ForwardConfig& chosen, const ForwardConfig& config) {
-  if (config != with_tuning_of(chosen, config)) {
-    return "element, head dimensions, mask, bias, has_... and writes_... follow from the problem "
-           "and are no knobs";
+KnobFault fault_of_tile(const ForwardConfig& c) {
+  const bool reads_data = c.has_mask_mod;
+  if (c.block_n % 16 != 0 || (reads_data && c.block_n % 32 != 0)) {
+    return {fmt::format("block_n={}", c.block_n),
+            fmt::format("multiples of {} may be",
+                        reads_data ? "32, under masks that read data," : "16")};
   }
-  if (!has_counts(config)) {
-    return "num_consumers may be 1 to 4, num_packed_heads 1 to 128, block_n 16 to 256, stages 1 to "
-           "16, num_q_buffers 1 to 8, trim 0 to 2, num_polynomial 0 to 16, num_stages_bias 0 to 8, "
-           "cluster_size 1 or 2; another number is no kernel";
+  if (c.takes_turns && c.num_consumers == 1) {
+    return {"takes_turns=true", "it wants two consumers or more"};
   }
-  if (config.block_n % 16 != 0 || (config.has_mask_mod && config.block_n % 32 != 0)) {
-    return fmt::format(
-        "block_n={} must be a multiple of 16, of 32 with masks that read data, in a kernel",
-        config.block_n);
-  }
-  if (config.trim > 0 && (config.mask != MaskForm::upper || config.has_mask_mod)) {
-    return fmt::format("trim={} wants a causal mask alone in a kernel", config.trim);
-  }
-  if (config.cluster_size > 1 && (config.has_lengths || config.has_mask_mod || config.trim > 0)) {
-    return "cluster_size=2 wants equal lengths, no mask that reads data, and trim=0 in a kernel";
-  }
-  if (config.takes_turns && config.num_consumers == 1) {
-    return "num_consumers=1 wants takes_turns=false in a kernel";
-  }
-  if (config.writes_max_logit && config.softmax != Softmax::classic) {
-    return "max_logit wants softmax=classic in a kernel";
-  }
-  if (shared_bytes(config) > kMostSharedBytes) {
-    return fmt::format("tiles of {} bytes do not fit the {} of shared memory in a kernel",
-                       shared_bytes(config), kMostSharedBytes);
-  }
-  if (!is_valid(config)) {
-    return "these fields do not go together (num_stages_v with trim, num_stages_bias with block_n "
-           "and packed heads, num_q_buffers with masks above 128 columns) in a kernel";
+  if (c.writes_max_logit && c.softmax != Softmax::classic) {
+    return {"softmax=" + field_text(c.softmax), "max_logit wants classic"};
   }
   return {};
+}
+
+KnobFault fault_between_fields(const ForwardConfig& c) {
+  if (c.trim > 0 && (c.mask != MaskForm::upper || c.has_mask_mod)) {
+    return {fmt::format("trim={}", c.trim), "a causal mask alone may be trimmed, others have 0"};
+  }
+  if (c.cluster_size > 1 && (c.has_lengths || c.has_mask_mod || c.trim > 0)) {
+    return {"cluster_size=2", "it wants equal lengths, no mask that reads data, and trim=0"};
+  }
+  if (c.num_q_buffers > 1 && hands_rows_over(c)) {
+    return {fmt::format("num_q_buffers={}", c.num_q_buffers),
+            "under masks 1 may be above 128 columns of v"};
+  }
+  if (c.num_stages_bias > 0) {
+    const bool is_short = c.bias == Bias::bf16 || c.bias == Bias::fp16;
+    if (!is_short || c.block_n % 64 != 0 || c.cluster_size > 1 || c.num_packed_heads > 1) {
+      return {fmt::format("num_stages_bias={}", c.num_stages_bias),
+              "it wants a bias of 16 bits, block_n a multiple of 64, cluster_size=1 and "
+              "num_packed_heads=1"};
+    }
+  }
+  const int packed = c.num_packed_heads;
+  if ((packed & (packed - 1)) != 0 || block_m(c) % packed != 0) {
+    return {fmt::format("num_packed_heads={}", packed),
+            fmt::format("powers of two that divide the tile's {} rows may be", block_m(c))};
+  }
+  const int skipped = (block_m(c) - 64 + c.block_n - 1) / c.block_n;
+  if (c.trim > 0 && c.num_stages_v <= skipped) {
+    return {fmt::format("num_stages_v={}", c.num_stages_v),
+            fmt::format("with trim={} {} and more may be", c.trim, skipped + 1)};
+  }
+  return {};
+}
+
+}  // namespace
+
+KnobFault fault_of(const ForwardConfig& chosen, const ForwardConfig& config) {
+  KnobFault fault = fault_of_problem(with_tuning_of(chosen, config), config);
+  if (!fault.is_fault()) fault = fault_of_counts(config);
+  if (!fault.is_fault()) fault = fault_of_tile(config);
+  if (!fault.is_fault()) fault = fault_between_fields(config);
+  if (fault.is_fault()) return fault;
+  return fault_of_room(chosen, config, shared_bytes(config), kMostSharedBytes);
 }
 
 }  // namespace sirdar::sm90

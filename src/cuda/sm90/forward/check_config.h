@@ -2,13 +2,12 @@
 #pragma once
 
 #include "cuda/sm90/forward/config.h"
-
-#include <string>
+#include "cuda/sm90/forward/config_names.h"
+#include "cuda/sm90/knob_fault.h"
 
 namespace sirdar::sm90 {
 
-// Empty, or what a caller's fields must be, as the object of a sentence. `chosen`: the library's
-// own choice for the problem, `config`: the same with the caller's fields.
-std::string why_not(const ForwardConfig& chosen, const ForwardConfig& config);
+// `chosen`: the library's own choice for the problem, `config`: the same with the caller's fields.
+KnobFault fault_of(const ForwardConfig& chosen, const ForwardConfig& config);
 
 }  // namespace sirdar::sm90

@@ -177,17 +177,29 @@ constexpr int polynomial_degree(const ForwardConfig& c) {
   return c.writes_lse ? 5 : c.element == Element::bf16 ? 3 : 4;
 }
 
-// Within these nothing that is computed from them divides by 0 or overflows.
+// Within these nothing that is computed from them divides by 0 or overflows: (name, value, least,
+// most).
+template <class Visit>
+constexpr void counts(const ForwardConfig& c, Visit visit) {
+  visit("head_dim", c.head_dim, 8, 256);
+  visit("head_dim_v", c.head_dim_v, 8, 256);
+  visit("num_consumers", c.num_consumers, 1, 4);
+  visit("num_packed_heads", c.num_packed_heads, 1, 128);
+  visit("block_n", c.block_n, 16, 256);
+  visit("num_stages_k", c.num_stages_k, 1, 16);
+  visit("num_stages_v", c.num_stages_v, 1, 16);
+  visit("num_q_buffers", c.num_q_buffers, 1, 8);
+  visit("trim", c.trim, 0, 2);
+  visit("num_polynomial", c.num_polynomial, 0, 16);
+  visit("num_stages_bias", c.num_stages_bias, 0, 8);
+  visit("cluster_size", c.cluster_size, 1, 2);
+}
 constexpr bool has_counts(const ForwardConfig& c) {
-  const auto is_within = [](int count, int least, int most) {
-    return count >= least && count <= most;
-  };
-  return is_within(c.head_dim, 8, 256) && is_within(c.head_dim_v, 8, 256) &&
-         is_within(c.num_consumers, 1, 4) && is_within(c.num_packed_heads, 1, 128) &&
-         is_within(c.block_n, 16, 256) && is_within(c.num_stages_k, 1, 16) &&
-         is_within(c.num_stages_v, 1, 16) && is_within(c.num_q_buffers, 1, 8) &&
-         is_within(c.trim, 0, 2) && is_within(c.num_polynomial, 0, 16) &&
-         is_within(c.num_stages_bias, 0, 8) && is_within(c.cluster_size, 1, 2);
+  bool is_within = true;
+  counts(c, [&](const char*, int count, int least, int most) {
+    is_within = is_within && count >= least && count <= most;
+  });
+  return is_within;
 }
 
 // Trimming makes a warpgroup skip key blocks before its first; the V ring must hold those and one.

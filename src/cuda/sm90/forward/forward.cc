@@ -38,8 +38,11 @@ Status supports(const Problem& problem, const Device& device) {
   if ((problem.seqlen_q / 64 + 1) * problem.batch * problem.num_heads_q > kMaxItems) {
     return unsupported(fmt::format("takes up to {} blocks of 64 query rows", kMaxItems));
   }
-  if (cuda::param_bytes<ForwardParams>(expression::modification_of(problem)) >
-      cuda::kMaxParamBytes) {
+  const expression::DeviceModification modification = expression::modification_of(problem);
+  if (largest_cover_count(problem, choose_config(problem), modification) > kMaxItems) {
+    return unsupported(fmt::format("takes masks that read data of up to {} tiles", kMaxItems));
+  }
+  if (cuda::param_bytes<ForwardParams>(modification) > cuda::kMaxParamBytes) {
     return unsupported(
         fmt::format("takes tensors and scalars of expressions that fit the {} bytes of a kernel's "
                     "parameters, about 50 tensors",
@@ -71,11 +74,13 @@ Result<Config> configure(const Problem& problem, const Device&, const PlanOption
   const ForwardConfig chosen = choose_config(problem, true, packed.value());
   ForwardConfig config = chosen;
   if (Status status = override_fields(config, options.knobs); !status.ok()) return status;
-  if (const std::string reason = why_not(chosen, config); !reason.empty()) {
-    return Status(StatusCode::invalid_argument,
-                  fmt::format("knobs: {} of cuda.sm90.forward; change or drop a knob.", reason),
-                  "knobs");
+  KnobFault fault = fault_of(chosen, config);
+  if (!fault.is_fault() &&
+      largest_cover_count(problem, config, expression::modification_of(problem)) > kMaxItems) {
+    fault = {print_differences(chosen, config),
+             fmt::format("a mask that reads data may have {} tiles", kMaxItems)};
   }
+  if (fault.is_fault()) return knob_error(fault, "cuda.sm90.forward");
   return Config::of(config);
 }
 

@@ -83,4 +83,13 @@ int64_t num_cover_blocks(const CoverView& cover, int num_blocks_m) {
   return num_query_blocks(cover, num_blocks_m) * (cover.is_by_key ? 4 * cover.num_words : 1);
 }
 
+int64_t largest_cover_count(const Problem& problem, const ForwardConfig& config,
+                            const expression::DeviceModification& modification) {
+  if (!config.has_mask_mod) return 0;
+  const CoverView cover = cover_view(problem, config, modification, nullptr);
+  const int blocks = num_blocks_m(problem, config);
+  return std::max(num_cover_blocks(cover, blocks),
+                  num_query_blocks(cover, blocks) * cover.num_tiles);
+}
+
 }  // namespace sirdar::sm90

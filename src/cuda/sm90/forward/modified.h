@@ -23,5 +23,9 @@ CoverView cover_view(const Problem& problem, const ForwardConfig& config,
 size_t cover_bytes(const CoverView& cover, const ForwardConfig& config, int num_blocks_m);
 // Thread blocks of that kernel.
 int64_t num_cover_blocks(const CoverView& cover, int num_blocks_m);
+// The most of anything that is counted in 32 bits: those, and tiles whose pairs have bits. 0 where
+// that kernel does not run.
+int64_t largest_cover_count(const Problem& problem, const ForwardConfig& config,
+                            const expression::DeviceModification& modification);
 
 }  // namespace sirdar::sm90

@@ -1,0 +1,66 @@
+#include "cuda/sm90/backward/check_config.h"
+
+namespace sirdar::sm90 {
+namespace {
+
+// Fields that decide how a problem is computed, and not what.
+BackwardConfig with_tuning_of(BackwardConfig chosen, const BackwardConfig& config) {
+  chosen.block_m = config.block_m;
+  chosen.num_stages_q = config.num_stages_q;
+  chosen.num_stages_dout = config.num_stages_dout;
+  chosen.num_ds = config.num_ds;
+  chosen.num_slots = config.num_slots;
+  chosen.num_stages_bias = config.num_stages_bias;
+  chosen.num_sums = config.num_sums;
+  chosen.hop_steps = config.hop_steps;
+  chosen.splits_turns = config.splits_turns;
+  chosen.cluster_size = config.cluster_size;
+  chosen.is_persistent = config.is_persistent;
+  chosen.mirrors_tail = config.mirrors_tail;
+  chosen.packs_products = config.packs_products;
+  return chosen;
+}
+
+KnobFault fault_between_fields(const BackwardConfig& c) {
+  const auto fault = [](const char* name, int value, std::string allowed) {
+    return KnobFault{fmt::format("{}={}", name, value), std::move(allowed)};
+  };
+  if (c.block_m % 64 != 0) return fault("block_m", c.block_m, "64 and 128 may be");
+  if (c.block_m == 128 && !may_be_tall(c)) {
+    return fault("block_m", 128, "128 query rows may have up to 64 columns, others 64");
+  }
+  if (c.num_sums == 3) return fault("num_sums", 3, "1, 2 and 4 may be");
+  if (c.num_sums > 1 && !c.is_deterministic) {
+    return fault("num_sums", c.num_sums, "a nondeterministic problem has one sum");
+  }
+  if (c.cluster_size == 2 && !may_cluster(c)) {
+    return fault("cluster_size", 2,
+                 "two blocks may share bf16 problems with a head_dim above 192 and no mask that "
+                 "reads data, others have 1");
+  }
+  if (c.num_stages_bias > 0 && !may_stage_bias(c)) {
+    return fault("num_stages_bias", c.num_stages_bias,
+                 "without a bias, and above 128 columns, 0 may be");
+  }
+  if ((c.is_persistent || c.mirrors_tail) && !may_order_work(c)) {
+    return {c.is_persistent ? "is_persistent=true" : "mirrors_tail=true",
+            "it wants a causal mask, a window or a chunk, and no mask that reads data"};
+  }
+  if (c.num_slots > num_unit_barriers(c)) {
+    return fault("num_slots", c.num_slots,
+                 fmt::format("1 to {} may be, for more are never filled", num_unit_barriers(c)));
+  }
+  return {};
+}
+
+}  // namespace
+
+KnobFault fault_of(const BackwardConfig& chosen, const BackwardConfig& config) {
+  KnobFault fault = fault_of_problem(with_tuning_of(chosen, config), config);
+  if (!fault.is_fault()) fault = fault_of_counts(config);
+  if (!fault.is_fault()) fault = fault_between_fields(config);
+  if (fault.is_fault()) return fault;
+  return fault_of_room(chosen, config, shared_bytes(config), kMostSharedBytes);
+}
+
+}  // namespace sirdar::sm90
