@@ -239,17 +239,77 @@ TEST(EmulatedBackwardHalf, TakesWeightsAboveOne) {
     EXPECT_LT(deviation.ratio, std::exp(3)) << deviation.where;
 }
 
-// An lse far from zero has few digits left behind the point, but a softmax is one of differences.
+// An lse far from zero has few digits left behind the point, or none, but a softmax is one of
+// differences. Of some rows, so that keys see both kinds.
 TEST(EmulatedBackwardSaved, LevelsFarFromZero) {
-  for (const double level : {-1e4, 3e3}) {
-    expect_right("bwd b1 sq70 sk90 hq2 hkv1 d64 bf16 bias:hk:fp32 causal", 3, 16,
-                 [&](check::Inputs& inputs) {
-                   const TensorView& bias = inputs.args().bias;
-                   for_each_element(
-                       bias, [&](int64_t offset, int64_t) { store_element(bias, offset, level); });
-                   inputs.refresh_saved();
-                 });
+  struct Case {
+    const char* text;
+    std::vector<double> levels;
+  };
+  std::vector<Case> cases = {
+      {"bwd b1 sq70 sk90 hq2 hkv1 d64 bf16 bias:hk:fp32 causal", {-1e4, 3e3, 1e7}},
+      {"bwd b2 sq70 sk90 h2 d128 bf16 bias:q:fp32 sink dsink", {-3e4, 3e38}}};
+  if (runs_everything()) {
+    cases.insert(cases.end(),
+                 {{"bwd b2 sq70 sk90 hq2 hkv1 d128 fp16 bias:hqk causal", {-3e4, 5e3}},
+                  {"bwd b2 sq70 sk90 h2 d64 bf16 bias:bhqk:fp32 causal seqused_k", {-1e12, 1e38}},
+                  {"bwd b1 sq70 sk90 hq2 hkv1 d256 bf16 document bias:hqk", {2e4}},
+                  {"bwd b3 sq70 sk90 ragged:110,200 hq2 hkv1 d128 bf16 bias:bqk:bf16", {-1e5}},
+                  {"bwd b1 sq70 sk90 h2 d128 bf16 bias:hqk:bf16 nondeterministic", {1e8}}});
   }
+  for (const auto& [text, levels] : cases) {
+    for (const double level : levels) {
+      expect_right(text, 3, 16, [&](check::Inputs& inputs) {
+        const TensorView& bias = inputs.args().bias;
+        const bool is_of_rows = bias.shape[2] > 1;
+        for_each_element(bias, [&](int64_t offset, int64_t index) {
+          const int64_t row = index / bias.shape[3] % bias.shape[2];
+          if (is_of_rows && row % 5 > 1) return;
+          const double own = std::abs(level) < 1e30 ? load_element(bias, offset) : 0;
+          store_element(bias, offset, level + own);
+        });
+        inputs.refresh_saved();
+      });
+    }
+  }
+}
+
+// The lowest finite number at every key is no mask: such a row is the plain mean.
+TEST(EmulatedBackwardSaved, TheLowestFiniteNumberAtEveryKey) {
+  for (const char* text :
+       {"bwd b1 s70 h1 d64 bf16 bias:qk:fp32", "bwd b1 s70 h1 d64 bf16 bias:hqk:bf16 causal"}) {
+    expect_right(text, 3, 16, [&](check::Inputs& inputs) {
+      const TensorView& bias = inputs.args().bias;
+      const double lowest = bias.dtype == DType::bf16 ? -0x1.fep127 : -0x1.fffffep127;
+      for_each_element(bias, [&](int64_t offset, int64_t index) {
+        if (index / bias.shape[3] % bias.shape[2] % 3 == 0) store_element(bias, offset, lowest);
+      });
+      inputs.refresh_saved();
+    });
+  }
+}
+
+// Slopes and distances move a row, and so do tensors of an expression.
+TEST(EmulatedBackwardSaved, LevelsOfAlibiAndExpressions) {
+  expect_right(
+      "bwd b3 sq70 sk90 ragged:110,220 hq2 hkv1 d128 bf16 alibi causal:top-left sink dsink "
+      "dlse",
+      3, 16, [](check::Inputs& inputs) {
+        const TensorView& slopes = inputs.args().alibi;
+        for_each_element(slopes,
+                         [&](int64_t offset, int64_t) { store_element(slopes, offset, 2e3); });
+        inputs.refresh_saved();
+      });
+  expect_right(
+      "bwd b1 sq70 sk90 h2 d64 bf16 score_mod:\"score * gain[h] + rel[q_pos - k + 31]\" "
+      "tensor:gain:fp32:1:grad tensor:rel:fp32:1:grad causal",
+      3, 16, [](check::Inputs& inputs) {
+        const TensorView& rel = inputs.args().tensors[1].view;
+        for_each_element(rel, [&](int64_t offset, int64_t) {
+          store_element(rel, offset, load_element(rel, offset) - 1e5);
+        });
+        inputs.refresh_saved();
+      });
 }
 
 // Keys that are a part of a larger problem's, whose out and lse are given.
@@ -267,6 +327,65 @@ TEST(EmulatedBackwardSaved, OutAndLseAreTheCallers) {
   for (const char* dtype : {"bf16", "fp16"})
     expect_right(fmt::format("bwd b1 sq70 sk90 hq2 hkv1 d128 {} softcap:2 dlse", dtype), 5, 16,
                  edit);
+}
+
+void set(const TensorView& view, std::vector<int32_t> values) {
+  for (size_t n = 0; n < values.size(); ++n)
+    store_element(view, static_cast<int64_t>(n) * view.stride[0], values[n]);
+}
+
+// Reported of other kernels (tests/conformance/corpus/bugs.txt): rows whose lse is about -115 in
+// lengths that end in half a tile, where a score of 0 behind the end would weigh e^115.
+TEST(EmulatedBackwardCases, LowLevelsAndHalfTiles) {
+  for (const char* text : {"bwd b1 s192 h1 d64 bf16 causal", "bwd b1 s64 h1 d64 bf16 mask:qk"}) {
+    expect_right(text, 3, 16, [](check::Inputs& inputs) {
+      const TensorView &q = inputs.args().q, &k = inputs.args().k;
+      for (int64_t row = 0; row < q.shape[1]; ++row) {
+        store_element(q, row * q.stride[1], 1);
+        store_element(k, row * k.stride[1], -120 * 8);
+      }
+      inputs.refresh_saved();
+    });
+  }
+}
+
+// The lowest finite number at all rows of whole key tiles: those keys get 0, the others what they
+// get alone.
+TEST(EmulatedBackwardCases, KeyTilesOfTheLowestFiniteNumber) {
+  expect_right("bwd b1 sq70 sk190 h1 d64 bf16 bias:qk:fp32", 3, 16, [](check::Inputs& inputs) {
+    const TensorView& bias = inputs.args().bias;
+    for_each_element(bias, [&](int64_t offset, int64_t index) {
+      store_element(bias, offset, index % 190 < 128 ? -0x1.fffffep127 : 0);
+    });
+    inputs.refresh_saved();
+  });
+}
+
+// Sequences without queries or keys at both ends.
+TEST(EmulatedBackwardCases, LengthsOfZeroAtTheEnds) {
+  expect_right("bwd b4 sq60 sk70 ragged:100,200 hq4 hkv1 d256 bf16", 3, 16,
+               [](check::Inputs& inputs) {
+                 set(inputs.args().cu_seqlens_q, {0, 0, 60, 100, 100});
+                 set(inputs.args().cu_seqlens_k, {0, 50, 120, 130, 200});
+                 inputs.refresh_saved();
+               });
+  expect_right("bwd b4 sq60 sk70 ragged:170,130 h1 d64 bf16 causal", 3, 16,
+               [](check::Inputs& inputs) {
+                 set(inputs.args().cu_seqlens_q, {0, 50, 110, 160, 170});
+                 set(inputs.args().cu_seqlens_k, {0, 0, 60, 60, 130});
+                 inputs.refresh_saved();
+               });
+}
+
+// Scores of thousands: no gradient passes a soft-cap that they saturate.
+TEST(EmulatedBackwardCases, SaturatedSoftcap) {
+  expect_right("bwd b1 sq70 sk90 h1 d64 bf16 softcap:30 causal", 3, 16, [](check::Inputs& inputs) {
+    const TensorView& q = inputs.args().q;
+    for_each_element(q, [&](int64_t offset, int64_t index) {
+      if (index / 64 % 2 == 0) store_element(q, offset, 1000 * load_element(q, offset));
+    });
+    inputs.refresh_saved();
+  });
 }
 
 // Every gradient of a run on data that do not depend on `seed`, which draws the schedule.

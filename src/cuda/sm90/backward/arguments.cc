@@ -225,6 +225,7 @@ Result<BackwardParams> make_params(const Problem& problem, const BackwardConfig&
   if (config.is_persistent) {
     params.items_drawn = reinterpret_cast<int*>(bytes + workspace.items_drawn);
   }
+  if (has_levels(config)) params.levels = reinterpret_cast<RowLevel*>(bytes + workspace.levels);
   if (is_scaled(config)) params.peaks = reinterpret_cast<int*>(bytes + workspace.peaks);
   return params;
 }
@@ -249,7 +250,8 @@ BackwardWorkspace workspace_of(const Problem& problem, const BackwardConfig& con
       workspace.lost + (restores(config) ? aligned(blocks * kLostWords * 4) : size_t{0});
   const size_t pairs = is_scaled(config) ? rows / kPrepareTokens : 0;
   workspace.items_drawn = workspace.peaks + aligned(pairs * 2 * sizeof(int));
-  workspace.end = workspace.items_drawn + aligned(config.is_persistent ? sizeof(int) : 0);
+  workspace.levels = workspace.items_drawn + aligned(config.is_persistent ? sizeof(int) : 0);
+  workspace.end = workspace.levels + (has_levels(config) ? aligned(rows * sizeof(RowLevel)) : 0);
   if (!rows::companions_of(problem).empty()) {  // they come last, and take it all
     workspace.end = std::max(workspace.end, rows::backward_workspace_bytes(problem));
   }
@@ -301,6 +303,7 @@ Result<std::vector<cuda::Step>> make_steps(const Problem& problem, const Backwar
       cuda::modified_params(params, modification, problem, args);
   if (!modified.ok()) return modified.status();
   cuda::Step prepare = step_of(BackwardPass::prepare, params.batch * row_blocks * head_blocks);
+  if (has_levels(config)) prepare.params = modified.value();
   // Blocks that wait for each other in a ring must all run at one time, and then walk the items.
   const int64_t at_once =
       params.ring_blocks > 0 ? params.section_heads * params.ring_blocks

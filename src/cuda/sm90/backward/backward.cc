@@ -142,6 +142,8 @@ KernelSource source_of(const Problem& problem, const BackwardConfig& config, Bac
       source.threads = kPrepareThreads;
       source.min_blocks = 4;
       source.shared_bytes = shared_bytes(PrepareConfig{config});
+      source.spill_bytes_known = has_levels(config) ? 64 : 0;  // by softmaxes that are made again
+      if (has_levels(config)) add_modification(modification, source);
       break;
     case BackwardPass::backward:
       add_modification(modification, source);

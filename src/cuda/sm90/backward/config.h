@@ -85,6 +85,15 @@ constexpr bool is_modified(const BackwardConfig& c) {
   return has_slopes(c) || c.has_alibi || c.bias != Bias::none || c.has_mask_mod;
 }
 
+// Something besides scores can move all logits of a row far from 0 (level.cuh).
+constexpr bool has_levels(const BackwardConfig& c) {
+  return c.has_alibi || c.bias != Bias::none || c.has_score_mod;
+}
+// From so large an lse on: what rounding it is to weights there, P is rounded by too.
+constexpr float far_lse(const BackwardConfig& c) {
+  return c.element == Element::fp16 ? 2048.0f : 16384.0f;
+}
+
 // Key blocks do not all walk all query tiles.
 constexpr bool is_masked(const BackwardConfig& c) {
   return c.mask != MaskForm::full || c.has_mask_mod;

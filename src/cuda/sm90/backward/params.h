@@ -25,6 +25,11 @@ struct WalkView {
   int list_of_batch, list_of_head;       // strides of lists, 0 where the masks do not differ
 };
 
+// Of a query row: a logit's weight is `weight` times exp(logit - base).
+struct RowLevel {
+  float base, weight;
+};
+
 struct BackwardParams {
   // Axes, fastest first: column, row, head, batch. Boxes: 64 columns by block_m (q, dout), 128
   // (k, v) or 64 (dk, dv) rows.
@@ -38,6 +43,7 @@ struct BackwardParams {
   // tiles begin at b num_tiles, or at cu_seqlens_q[b] / block_m + b where queries are ragged.
   float* start_lse;  // [num_heads][total_tiles][block_m]: -lse / scale; with has_slopes -lse log2e
   float* start_delta;  // the same: -delta
+  RowLevel* levels;    // the same, with has_levels: of rows whose lse is far from 0
   // [num_heads][total_tiles][sum][unit][64 * 64], units in the order of accumulators: thread t's
   // registers 4 k to 4 k + 3 at 512 k + 4 t.
   float* dq_sum;

@@ -2,6 +2,7 @@
 // products' accumulators begin with; and zeros where others add.
 #pragma once
 
+#include "cuda/sm90/backward/level.cuh"
 #include "cuda/sm90/backward/peaks.cuh"
 #include "cuda/sm90/backward/work.cuh"
 #include "cuda/sm90/fragment.cuh"
@@ -73,9 +74,16 @@ struct Prepare {
     }
   }
 
-  SIRDAR_DEVICE void write_rows(uint32_t sums) const {
+  // A head's rows each time.
+  static constexpr int kPasses = kPrepareTokens * kPrepareHeads / kPrepareThreads;
+
+  // `far`: of a warp's rows those whose lse is far from 0.
+  SIRDAR_DEVICE void write_rows(uint32_t sums, uint32_t (&far)[kPasses]) const {
     const int stored = sequence.num_tiles * kBackward.block_m;
-    for (int i = thread; i < kPrepareTokens * kPrepareHeads; i += kPrepareThreads) {
+    SIRDAR_UNROLL
+    for (int pass = 0; pass < kPasses; ++pass) {
+      const int i = thread + pass * kPrepareThreads;
+      far[pass] = 0;
       const int head = first_head + i / kPrepareTokens, row = first_row + i % kPrepareTokens;
       if (head >= params.num_heads || row >= stored) continue;
       const int place = i / kPrepareTokens * (kPrepareTokens + 1) + i % kPrepareTokens;
@@ -91,6 +99,10 @@ struct Prepare {
       float start = is_empty ? params.hidden : -lse * params.inverse_scale;
       // Exponents begin with it, and weights are kept times a power of two.
       if constexpr (is_scaled(kBackward) && has_slopes(kBackward)) start += kWeightExponent;
+      if constexpr (has_levels(kBackward)) {
+        if (is_far<kBackward>(lse)) start = language::kNaN;
+        far[pass] = ptx::ballot_sync(is_far<kBackward>(lse));
+      }
       params.start_lse[index] = start;
       params.start_delta[index] = is_empty ? 0.0f : -delta;
       if constexpr (is_scaled(kBackward)) {
@@ -98,6 +110,20 @@ struct Prepare {
         write_peaks(index / kPeakRows, is_empty ? 0 : peak_of(ptx::float_of(square)),
                     is_empty ? 0 : peak_of(ptx::absolute(delta)));
       }
+    }
+  }
+  // `in_batch`: of ragged tensors too.
+  template <class Modification>
+  SIRDAR_DEVICE void write_all_levels(const Modification& modification, int in_batch,
+                                      const uint32_t (&far)[kPasses]) const {
+    static_assert(kPrepareTokens == 32);
+    SIRDAR_NO_UNROLL
+    for (int pass = 0; pass < kPasses; ++pass) {
+      if (far[pass] == 0) continue;
+      const int head = first_head + (thread + pass * kPrepareThreads) / kPrepareTokens;
+      const ExactPairs<kBackward, Modification> pairs{params, modification, sequence, in_batch,
+                                                      head};
+      write_levels(pairs, first_row, far[pass], thread % 32);
     }
   }
   // Of a warp's rows.
@@ -129,8 +155,8 @@ struct Prepare {
   }
 };
 
-template <PrepareConfig config>
-SIRDAR_DEVICE void prepare(const BackwardParams& params) {
+template <PrepareConfig config, class Modification = language::NoModification>
+SIRDAR_DEVICE void prepare(const BackwardParams& params, const Modification& modification = {}) {
   constexpr int kM = config.backward.block_m;
   ptx::griddepcontrol_launch_dependents();
   const int row_blocks = (params.num_tiles * kM + kPrepareTokens - 1) / kPrepareTokens;
@@ -148,7 +174,14 @@ SIRDAR_DEVICE void prepare(const BackwardParams& params) {
   rows.clear();
   rows.reduce_rows(sums);
   ptx::syncthreads();
-  rows.write_rows(sums);
+  uint32_t far[Prepare<config>::kPasses];
+  rows.write_rows(sums, far);
+  if constexpr (has_levels(config.backward)) rows.write_all_levels(modification, batch, far);
+}
+
+template <PrepareConfig config, class Modification>
+SIRDAR_DEVICE void modified_prepare(const ModifiedBackwardParams<Modification>& params) {
+  prepare<config>(params.backward, params.modification);
 }
 
 }  // namespace sirdar::sm90

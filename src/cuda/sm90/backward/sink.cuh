@@ -31,8 +31,8 @@ SIRDAR_DEVICE void sink_gradient(const BackwardParams& params) {
   float sum = 0;
   for (int batch = 0; batch < params.batch; ++batch) {
     const Sequence sequence = sequence_of<kBackward>(params, batch);
-    const float* const start_delta =
-        params.start_delta + tile_index(params, sequence, head, 0) * kBackward.block_m;
+    const long long first = tile_index(params, sequence, head, 0) * kBackward.block_m;
+    const float* const start_delta = params.start_delta + first;
     const float* const lse = static_cast<const float*>(params.lse.data) +
                              (is_ragged ? 0 : batch) * params.lse.stride_batch +
                              head * params.lse.stride_head +
@@ -41,7 +41,9 @@ SIRDAR_DEVICE void sink_gradient(const BackwardParams& params) {
       const float of_row = ptx::load_constant(lse + row * params.lse.stride_row);
       // Without a finite lse a row has no weights.
       const bool counts = ptx::absolute(of_row) < -kMinusInfinity;
-      const float weight = ptx::exp2_approx((sink - of_row) * kLog2e);
+      const RowLevel level =
+          is_far<kBackward>(of_row) ? params.levels[first + row] : RowLevel{of_row, 1};
+      const float weight = level.weight * ptx::exp2_approx((sink - level.base) * kLog2e);
       if (counts) sum = ptx::fma_of(weight, ptx::load_constant(start_delta + row), sum);
     }
   }

@@ -40,6 +40,14 @@ SIRDAR_DEVICE BackwardBounds<config> bounds_of(const BackwardParams& params,
   return BackwardBounds<config>(params, sequence.q.length, sequence.k.length);
 }
 
+// Whether a row's weights are made again (level.cuh).
+template <BackwardConfig config>
+SIRDAR_DEVICE bool is_far(float lse) {
+  if constexpr (!has_levels(config)) return false;
+  const float size = ptx::absolute(lse);
+  return size > far_lse(config) && size < -kMinusInfinity;
+}
+
 // The items of a thread block, or of a cluster.
 template <BackwardConfig config>
 SIRDAR_DEVICE int first_item() {
