@@ -213,7 +213,9 @@ class NumpyKind:
 def _guards(torch):
     """What torch.compile asks before it runs what it compiled: a function of tensors that makes a function of as
     many, true where each has the type, dtype, device, shape, strides, requires_grad and negative bit of the
-    first ones. One call of C, where asking each tensor takes thirteen. None where it is not found to do that.
+    first ones, and torch the modes of then (autocast, transforms of torch.func, modes that see operators; not
+    whether gradients are recorded). One call of C, where asking each tensor takes thirteen. It must not be asked
+    of nested tensors. None where it is not found to do that.
     """
     try:
         from torch._C._dynamo.guards import TensorGuards
@@ -252,27 +254,38 @@ class TorchKind:
         self.forward_ad = torch.autograd.forward_ad
         self.read = self._reader()
         self.pointer = torch.Tensor.data_ptr
-        self.checks = _guards(torch) or self._descriptions
+        self.guards = _guards(torch)
         self.raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
     def matcher(self, *tensors):
         """As NumpyKind's."""
         if any(tensor.is_neg() for tensor in tensors):
             return None
-        is_as_known, is_grad_enabled = self.checks(*tensors), self.torch.is_grad_enabled
+        checks = self.guards or self._descriptions
+        is_as_known, is_grad_enabled = checks(*tensors), self.torch.is_grad_enabled
         is_quiet = not any(tensor.requires_grad for tensor in tensors)
         forward_ad = self.forward_ad
 
         def match(q, k, v):
-            if is_as_known(q, k, v) and forward_ad._current_level < 0:
-                if is_quiet or not is_grad_enabled():
-                    return q.data_ptr(), k.data_ptr(), v.data_ptr()
+            try:  # a nested tensor that is asked for its shape in C ends the program
+                if q.is_nested or k.is_nested or v.is_nested or not is_as_known(q, k, v):
+                    return None
+            except AttributeError:  # no tensor
+                return None
+            if forward_ad._current_level < 0 and (is_quiet or not is_grad_enabled()):
+                return q.data_ptr(), k.data_ptr(), v.data_ptr()
             return None
 
         def match_with_out(q, k, v, out):
-            if is_as_known(q, k, v, out) and forward_ad._current_level < 0:
-                if is_quiet or not is_grad_enabled():
-                    return q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr()
+            try:
+                if q.is_nested or k.is_nested or v.is_nested or out.is_nested:
+                    return None
+                if not is_as_known(q, k, v, out):
+                    return None
+            except AttributeError:
+                return None
+            if forward_ad._current_level < 0 and (is_quiet or not is_grad_enabled()):
+                return q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr()
             return None
 
         return match if len(tensors) == 3 else match_with_out

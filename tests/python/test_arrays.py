@@ -222,9 +222,9 @@ def test_a_prepared_plan_asks_what_torch_tensors_are(has_guards, random, monkeyp
     from torch.autograd import forward_ad
 
     kind = _tensor.kind_of(torch.zeros(1), "q")
-    assert kind.checks != kind._descriptions  # this torch has them
+    assert kind.guards is not None  # this torch has them
     if not has_guards:
-        monkeypatch.setattr(kind, "checks", kind._descriptions)
+        monkeypatch.setattr(kind, "guards", None)
     q, k, v = arrays = [random(2, 6, 2, 8) for _ in range(3)]
     q, k, v = tensors = [torch.from_numpy(array) for array in arrays]
     plan = sirdar.plan(*tensors)
@@ -257,8 +257,11 @@ def test_a_prepared_plan_asks_what_torch_tensors_are(has_guards, random, monkeyp
     for _ in range(2):
         negated = torch._neg_view(-q)
         assert torch.equal(plan(negated, k, v), wanted) and torch.equal(plan(q, k, v), wanted)
-    for bad in (q.half(), q.to("meta"), q[:1], q.to_sparse(), q.cfloat(), None, 3):
+    nested = torch.nested.nested_tensor([*q]), torch.nested.nested_tensor([*q], layout=torch.jagged)
+    for bad in (*nested, q.half(), q.to("meta"), q[:1], q.to_sparse(), q.cfloat(), None, 3):
         learn()
+        with pytest.raises((AttributeError, NotImplementedError, TypeError, ValueError)):
+            plan(*tensors, out=bad if bad is not None else 3)
         with pytest.raises((NotImplementedError, TypeError, ValueError), match=r"^q.*\.$"):
             plan(bad, k, v)
     learn()

@@ -391,3 +391,70 @@ def test_flags_are_bools(draw, flag, fewer_axes):
     for value in (False, True):
         wanted = F.scaled_dot_product_attention(*qkv, **{flag: value})
         close(sdpa(*qkv, **{flag: np.bool_(value)}), wanted)
+
+
+class _Listener(torch.utils._python_dispatch.TorchDispatchMode):
+    """Hears the names of operators."""
+
+    def __init__(self):
+        super().__init__()
+        self.heard = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.heard.append(func.name())
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("has_mask", [False, True])
+def test_what_differs_from_the_last_call_is_seen(draw, has_mask):
+    """Tensors of one description, while torch, their flags or the arguments are in another state."""
+    plain = [draw(1, 2, 4, 16).detach() for _ in range(3)]
+    q, k, v = plain
+    mask = torch.tensor([[True, False, True, True]]) if has_mask else None
+    wanted = F.scaled_dot_product_attention(*plain, mask)
+
+    def again():
+        for _ in range(2):
+            close(sdpa(*plain, mask), wanted)
+
+    again()
+    for options in ({"scale": 0.3}, {"scale": 0.3}, {"scale": 1.0}, {"enable_gqa": True}, {"is_causal": True}):
+        if not (has_mask and "is_causal" in options):
+            close(sdpa(*plain, mask, **options), F.scaled_dot_product_attention(*plain, mask, **options))
+        again()
+    for bad in ({"is_causal": 0}, {"enable_gqa": 0}, {"scale": "0.25"}):
+        with pytest.raises(TypeError):
+            sdpa(*plain, mask, **bad)
+        again()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert sdpa(*plain, mask).dtype == torch.bfloat16
+    again()
+    with _Listener() as listener:
+        sdpa(*plain, mask)
+    assert "sirdar::forward" in listener.heard
+    again()
+    mapped = torch.func.vmap(lambda q: sdpa(q, k, v, mask))(torch.stack((q, k)))
+    close(mapped[0], wanted)
+    derived = torch.func.grad(lambda q: sdpa(q, k, v, mask).sum())(q)
+    for _ in range(2):
+        recorded = [tensor.clone().requires_grad_() for tensor in plain]
+        close(torch.autograd.grad(sdpa(*recorded, mask).sum(), recorded[0])[0], derived)
+        with torch.no_grad():
+            assert not sdpa(*recorded, mask).requires_grad
+            assert not sdpa(*recorded, mask).requires_grad
+        assert sdpa(*recorded, mask).requires_grad and not sdpa(*plain, mask).requires_grad
+    again()
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(q, torch.ones_like(q))
+        with pytest.raises(NotImplementedError, match="forward-mode"):
+            sdpa(dual, k, v, mask)
+    again()
+    with torch.inference_mode():
+        again()
+    if has_mask:
+        close(sdpa(*plain, mask.float()), F.scaled_dot_product_attention(*plain, mask.float()))
+        bias = mask.float().requires_grad_()
+        with torch.no_grad():
+            sdpa(*plain, bias), sdpa(*plain, bias)
+        assert torch.autograd.grad(sdpa(*plain, bias).sum(), bias)[0].shape == bias.shape
+    again()

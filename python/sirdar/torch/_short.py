@@ -14,6 +14,19 @@ from .. import _abi, _functions, _plan, _problem, _tensor
 from . import _core, _eager, _ops
 
 
+def _never(*tensors):
+    return False
+
+
+class _Nothing:
+    """Stands for the _Pass of a call before the first."""
+
+    check = staticmethod(_never)
+
+
+_NOTHING = _Nothing()
+
+
 class _Order:
     """An order of axes. layouts: (dtype, shape, stride, place) -> Layout of the tensor as [batch, seqlen, heads,
     dim]; no two orders share one."""
@@ -40,7 +53,7 @@ class _Order:
 
 HEADS_FIRST, ROWS_FIRST = _Order(1, 2), _Order(2, 1)
 _mask_layouts = {}  # the same of masks, as [batch|1, num_heads_q|1, seqlen_q|1, seqlen_k|1]
-_passes = _functions.prepared  # (what differs) -> _Pass
+_passes = _functions.prepared  # (what differs) -> _Pass; (order, number of masks) -> that of the last call
 _PLACES = {name: offset // 8 for name, offset in _plan._OFFSETS.items()}  # in words of the struct
 _BACKWARD = ("q", "k", "v", "out", "lse", "dout", "dq", "dk", "dv")
 _KINDS = frozenset(("cpu", "cuda"))
@@ -82,8 +95,8 @@ class _Pass:
     """A plan of one pass, and the structs of calls that are not in use; all tensors but pointers are in them."""
 
     __slots__ = (
-        "causal", "device", "kind", "layouts", "make", "masks", "order", "plan", "scale", "size", "slots", "tails",
-        "words",
+        "causal", "check", "device", "is_gqa", "kind", "layouts", "make", "masks", "needs_lse", "order", "plan",
+        "requires_grad", "scale", "size", "slots", "tails", "words",
     )  # fmt: skip
 
     def __init__(self, plan, layouts, names, kind):
@@ -197,6 +210,11 @@ def _learn(order, query, key, value, mask, is_causal, scale, enable_gqa, needs_l
     made = _Pass(plan, layouts, names, _tensor.kind_of(query, "q"))
     made.make, made.causal, made.scale = make, is_causal, scale
     made.masks, made.order, made.layouts = masks, order, tuple(layouts[name] for name in ("q", "k", "v", "out"))
+    made.is_gqa, made.needs_lse = enable_gqa, needs_lse
+    # The next call like it asks this one question instead of all that attention() asks.
+    tensors = (query, key, value, *(() if mask is None else (mask,)))
+    made.check = made.kind.guards(*tensors) if made.kind.guards else _never
+    made.requires_grad = any(tensor.requires_grad for tensor in tensors)
     return _tensor.remember(_passes, told, made, _functions._MAX_PLANS)
 
 
@@ -291,9 +309,39 @@ def _by_operator(ready, dout, query, key, value, out, lse, mask=None):
     return map(turned, made)
 
 
+def _is_as_last(last, query, key, value, mask=None):
+    try:  # a nested tensor that is asked for its shape in C ends the program
+        if query.is_nested or key.is_nested or value.is_nested:
+            return False
+        if mask is None:
+            return last.check(query, key, value)
+        return not mask.is_nested and last.check(query, key, value, mask)
+    except AttributeError:  # no tensor
+        return False
+
+
+def _is_last(last, is_causal, scale, enable_gqa):
+    """Whether a call of tensors that are as the last ones, with no mode of torch's in between, is that call."""
+    if is_causal is not last.causal or enable_gqa is not last.is_gqa:
+        return False
+    if scale is not last.scale and (type(scale) is not float or scale != last.scale):
+        return False
+    if forward_ad._current_level >= 0:
+        return False
+    return last.needs_lse if last.requires_grad and torch.is_grad_enabled() else not last.needs_lse
+
+
 def attention(order, query, key, value, mask, is_causal, scale, enable_gqa):
     """Attention of plain tensors in an order; None where this way does not lead there. A causal mask is aligned to
     the top left."""
+    if torch.compiler.is_compiling():
+        return None
+    masks = () if mask is None else (mask,)
+    last = _passes.get((order, len(masks)), _NOTHING)
+    if _is_as_last(last, query, key, value, *masks) and _is_last(last, is_causal, scale, enable_gqa):
+        if last.needs_lse:
+            return _Attention.apply(last, query, key, value, *masks)
+        return last.forward(query, key, value, *masks)
     if not (type(query) is type(key) is type(value) is torch.Tensor and _eager.is_plain()):
         return None
     if _eager.is_transformed() or forward_ad._current_level >= 0:
@@ -328,7 +376,7 @@ def attention(order, query, key, value, mask, is_causal, scale, enable_gqa):
                 return None
     except (RuntimeError, TypeError):  # tensors that have no strides
         return None
-    masks = () if mask is None else (mask,)
+    _passes[order, len(masks)] = ready
     if needs_lse:
         return _Attention.apply(ready, query, key, value, *masks)
     return ready.forward(query, key, value, *masks)
