@@ -5,6 +5,7 @@ usage: PYTHONPATH=python python3 tests/device/torch_on_gpu.py [arguments of chec
 
 import sys
 
+import sirdar
 import sirdar.compat
 
 sirdar.compat.install()
@@ -249,6 +250,41 @@ def another_device(device):
     results = ours(q, k, v, is_causal=True)
     assert torch.cuda.current_device() == 0 and all(one.get_device() == 1 for one in results)
     return within(results, exact(q, k, v, is_causal=True))
+
+
+@check_of_gpu
+def another_device_in_turns(device):
+    """The same problem and plans' shortest ways on both, on a stream of the second too while the first is current."""
+    if torch.cuda.device_count() < 2:
+        return "one GPU only"
+    first = [draw("cuda:0", 1, 700, 4, 128) for _ in range(3)]
+    second = [one.detach().to("cuda:1").requires_grad_() for one in first]
+    stream, results = torch.cuda.Stream("cuda:1"), []
+    stream.wait_stream(torch.cuda.current_stream(1))
+    plans = [sirdar.plan(*(one.detach() for one in given)) for given in (first, second)]
+    for turn in range(4):
+        if turn == 2:
+            torch.cuda.set_stream(stream)  # which makes the second device current
+            torch.cuda.set_device(0)
+        for given, plan in zip((first, second), plans):
+            out = sirdar.torch.attention(*given, causal=True)
+            grads = torch.autograd.grad(out.sin().sum(), given)
+            with torch.no_grad():
+                results.append([out, *grads, plan(*given)])
+            assert all(one.device == given[0].device for one in results[-1])
+    torch.cuda.synchronize(0)
+    torch.cuda.synchronize(1)
+    for one in results[1:]:
+        assert all(torch.equal(a.to("cuda:0"), b) for a, b in zip(one, results[0]))
+    for plan, given in zip(plans, (second, first)):
+        try:
+            with torch.no_grad():
+                plan(*given)
+        except ValueError as error:
+            said = str(error)
+        else:
+            raise AssertionError("tensors of another device than the plan's were not refused")
+    return said
 
 
 @check_of_gpu
