@@ -171,22 +171,29 @@ def _asks_interface(module):
     return any(getattr(one, "_supports_attention_backend", False) is True for one in names.values())
 
 
-def _refuse_own_attention():
-    """A model that takes masks by attn_implementation, and then adds them to scores of its own, would compute
-    something else than attention: the masks made here are boolean, or none."""
-    frame = sys._getframe(2)
+def _model_file(config):
+    """The file of transformers that asks for a mask; where it is generate() that does, that of the model."""
+    frame = sys._getframe(3)
     for _ in range(8):
         module = frame.f_globals.get("__name__", "")
         if module.startswith("transformers.models."):
-            if not _asks_interface(module):
-                raise NotImplementedError(
-                    f"attn_implementation: {module} computes attention by itself and does not ask for another; "
-                    'load this model with attn_implementation="eager".'
-                )
-            return
+            return module
         frame = frame.f_back
         if frame is None:
-            return
+            break
+    module = type(config).__module__.replace(".configuration_", ".modeling_")
+    return module if module.startswith("transformers.models.") and module in sys.modules else None
+
+
+def _refuse_own_attention(config):
+    """A model that takes masks by attn_implementation, and then adds them to scores of its own, would compute
+    something else than attention: the masks made here are boolean, or none."""
+    module = _model_file(config)
+    if module is not None and not _asks_interface(module):
+        raise NotImplementedError(
+            f"attn_implementation: {module} computes attention by itself and does not ask for another; "
+            'load this model with attn_implementation="eager".'
+        )
 
 
 def make_mask(
@@ -197,7 +204,7 @@ def make_mask(
     """transformers' mask interface: None where nothing is hidden but by a causal mask that the model knows of,
     a Mask where attention() has it, else a boolean tensor."""
     if not torch.compiler.is_compiling():
-        _refuse_own_attention()
+        _refuse_own_attention(more.get("config"))
     given = {
         "batch_size": batch_size, "q_length": q_length, "kv_length": kv_length, "q_offset": q_offset,
         "kv_offset": kv_offset, "mask_function": mask_function, "attention_mask": attention_mask,

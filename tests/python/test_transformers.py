@@ -185,3 +185,18 @@ def test_a_model_with_attention_of_its_own_is_refused():
     _, ours = pair(config)
     with pytest.raises(NotImplementedError, match="^attn_implementation: .*bloom.* by itself"):
         ours(tokens(1, 3))
+
+
+def test_generating_with_attention_of_its_own_is_refused():
+    """Masks of a static cache are made by generate(), not by the model."""
+    config = transformers.XGLMConfig(
+        vocab_size=64, d_model=32, ffn_dim=48, num_layers=1, attention_heads=4, max_position_embeddings=64
+    )
+    _, ours = pair(config)
+    shown = torch.ones(2, 5, dtype=torch.long)
+    shown[0, :2] = 0
+    for cache in (None, "static"):
+        with pytest.raises(NotImplementedError, match="^attn_implementation: .*xglm.* by itself"):
+            ours.generate(
+                tokens(2, 5), attention_mask=shown, max_new_tokens=2, pad_token_id=0, cache_implementation=cache
+            )
