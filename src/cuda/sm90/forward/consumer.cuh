@@ -495,30 +495,43 @@ struct Consumer {
       }
       repairs = ptx::any_sync(!(rows.sum.upper < kGuard && rows.sum.lower < kGuard));
     }
-    if (repairs) {
+    if (repairs) take_maximum(block, is_classic, hide_some, before, factor);
+    return repairs;
+  }
+
+  // Behind the guarded exponentials: sums grew out of range, or the running maximum is taken
+  // anyway.
+  template <class Hide>
+  SIRDAR_DEVICE void take_maximum(int block, bool is_classic, Hide hide_some, RowPair before,
+                                  RowPair& factor) {
+    if constexpr (kStagesBias) {
       const RowPair reference = rows.reference;
-      const auto take_again = [&] {
-        score_again(block);
-        if constexpr (kStagesBias || kHidesFirst) hide_some();  // elsewhere the block is whole
-        rows = {reference, before};
-        online_update<config, 0>(scores, scale, rows, factor);
-      };
       bool is_lost = false;
       if (is_classic) {
-        if constexpr (kAddsAlibiLast || kCapsLast) add_terms(scores, item, block);
-        if constexpr (!kHidesFirst) hide_some();
+        hide_some();
         online_update<config, 0>(scores, scale, rows, factor);
-        is_lost = kStagesBias && has_lost(before);
+        is_lost = has_lost(before);
       } else if (!repair(factor)) {
         ++overflows;
-        is_lost = kStagesBias;
-        if constexpr (!kStagesBias) take_again();
+        is_lost = true;
       }
-      if constexpr (kStagesBias) {
-        if (is_lost) take_again();
+      if (!is_lost) return;
+      score_again(block);
+      hide_some();
+      rows = {reference, before};
+      online_update<config, 0>(scores, scale, rows, factor);
+    } else if (is_classic || !repair(factor)) {
+      if (!is_classic) {
+        ++overflows;
+        score_again(block);
+        if constexpr (kHidesFirst) hide_some();
+        rows.sum = before;
+      } else if constexpr (kAddsAlibiLast || kCapsLast) {
+        add_terms(scores, item, block);
       }
+      if constexpr (!kHidesFirst) hide_some();
+      online_update<config, 0>(scores, scale, rows, factor);
     }
-    return repairs;
   }
 
   // Whether a sum became NaN or infinite only now.
