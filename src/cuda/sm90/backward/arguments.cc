@@ -222,7 +222,7 @@ Result<BackwardParams> make_params(const Problem& problem, const BackwardConfig&
   if (config.is_deterministic) params.turns = reinterpret_cast<int*>(bytes + workspace.turns);
   params.walk = walk_view(problem, config, modification, bytes + workspace.walk);
   if (restores(config)) params.lost = reinterpret_cast<unsigned*>(bytes + workspace.lost);
-  if (config.is_persistent) {
+  if (draws_items(config)) {
     params.items_drawn = reinterpret_cast<int*>(bytes + workspace.items_drawn);
   }
   if (has_levels(config)) params.levels = reinterpret_cast<RowLevel*>(bytes + workspace.levels);
@@ -250,7 +250,7 @@ BackwardWorkspace workspace_of(const Problem& problem, const BackwardConfig& con
       workspace.lost + (restores(config) ? aligned(blocks * kLostWords * 4) : size_t{0});
   const size_t pairs = is_scaled(config) ? rows / kPrepareTokens : 0;
   workspace.items_drawn = workspace.peaks + aligned(pairs * 2 * sizeof(int));
-  workspace.levels = workspace.items_drawn + aligned(config.is_persistent ? sizeof(int) : 0);
+  workspace.levels = workspace.items_drawn + aligned(draws_items(config) ? sizeof(int) : 0);
   workspace.end = workspace.levels + (has_levels(config) ? aligned(rows * sizeof(RowLevel)) : 0);
   if (!rows::companions_of(problem).empty()) {  // they come last, and take it all
     workspace.end = std::max(workspace.end, rows::backward_workspace_bytes(problem));
@@ -307,9 +307,8 @@ Result<std::vector<cuda::Step>> make_steps(const Problem& problem, const Backwar
   // Blocks that wait for each other in a ring must all run at one time, and then walk the items.
   const int64_t at_once =
       params.ring_blocks > 0 ? params.section_heads * params.ring_blocks
-      : config.is_persistent
-          ? std::min(params.num_items, std::max(1, num_sms / config.cluster_size))
-          : params.num_items;
+      : draws_items(config) ? std::min(params.num_items, std::max(1, num_sms / config.cluster_size))
+                            : params.num_items;
   cuda::Step backward = step_of(BackwardPass::backward, at_once * config.cluster_size);
   backward.cluster.x = static_cast<unsigned>(config.cluster_size);
   backward.params = modified.value();

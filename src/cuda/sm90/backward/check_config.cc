@@ -42,8 +42,11 @@ KnobFault fault_between_fields(const BackwardConfig& c) {
     return fault("num_stages_bias", c.num_stages_bias,
                  "without a bias, and above 128 columns, 0 may be");
   }
-  if ((c.is_persistent || c.mirrors_tail) && !may_order_work(c)) {
-    return {c.is_persistent ? "is_persistent=true" : "mirrors_tail=true",
+  if (c.is_persistent && !may_stay(c)) {
+    return {"is_persistent=true", "it wants no mask that reads data"};
+  }
+  if (c.mirrors_tail && !may_mirror(c)) {
+    return {"mirrors_tail=true",
             "it wants a causal mask, a window or a chunk, and no mask that reads data"};
   }
   if (c.num_slots > num_unit_barriers(c)) {

@@ -2,13 +2,15 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <array>
 
 #include "cuda/sm90/arguments.h"
 
 namespace sirdar::sm90 {
 namespace {
+
+bool is_narrow(const BackwardConfig& c) { return c.head_dim <= 64 && c.head_dim_v <= 64; }
+bool is_medium(const BackwardConfig& c) { return !is_narrow(c) && !is_wide(c); }
 
 // Stages and slots are measured rows (README.md): more slots let more of dQ be on its way where
 // it waits for its turn. False, and nothing set, where they do not fit.
@@ -46,23 +48,47 @@ void shape_wide(BackwardConfig& config) {
   }
 }
 
-// Which thread blocks take which key blocks, and when. Measured with a causal mask alone.
-void order_work(BackwardConfig& config, int64_t seqlen_k) {
+// Without a mask, whose work goes by rings: thread blocks stay, and those of long walks have more
+// steps between additions to a tile.
+void order_rings(BackwardConfig& config, int64_t seqlen_k) {
+  constexpr int64_t kMostKeysOfFewSteps = 2048;
+  if (!config.is_deterministic || is_wide(config)) return;
+  config.is_persistent = true;
+  if (is_narrow(config)) {
+    config.hop_steps = 8;
+  } else if (seqlen_k > kMostKeysOfFewSteps) {
+    config.hop_steps = 4;
+  }
+}
+
+// Under a causal mask, or another one by positions.
+void order_masked(BackwardConfig& config, int64_t seqlen_k) {
   constexpr int64_t kMostKeysOfShortWalks = 2048;
-  const bool is_measured = config.mask == MaskForm::upper && config.element == Element::bf16 &&
-                           !config.has_lengths && !is_modified(config);
-  if (!is_measured) return;
-  const bool is_narrow = config.head_dim <= 64 && config.head_dim_v <= 64;
+  const bool is_causal = config.mask == MaskForm::upper;
   // In any order longest key blocks come first already.
-  if (!config.is_deterministic && !is_wide(config) && !is_narrow) return;
-  BackwardConfig other = config;
-  other.mirrors_tail = true;
-  other.is_persistent = is_narrow || config.is_deterministic != is_wide(config);
-  if (!is_valid(other)) return;
-  config = other;
-  if (!is_narrow && !is_wide(config) && seqlen_k <= kMostKeysOfShortWalks) {
+  if (!config.is_deterministic && is_medium(config)) return;
+  if (has_slopes(config)) return;
+  if (!is_causal && (!is_medium(config) || is_modified(config))) return;
+  config.mirrors_tail = is_causal;
+  config.is_persistent = !is_wide(config) || !config.is_deterministic;
+  if (is_causal && is_medium(config) && !is_modified(config) && seqlen_k <= kMostKeysOfShortWalks) {
     set_rings(config, 3, 3, 2, 2);
   }
+}
+
+// Which thread blocks take which key blocks, and when, as far as it is measured: a soft-cap without
+// a mask and ALiBi with 65 to 128 columns.
+void order_work(BackwardConfig& config, int64_t seqlen_k) {
+  const bool reads_data = config.has_mask_mod || config.has_score_mod || config.bias != Bias::none;
+  if (config.element != Element::bf16 || config.has_lengths || reads_data) return;
+  if (is_modified(config) && !is_medium(config)) return;
+  BackwardConfig other = config;
+  if (config.mask == MaskForm::full) {
+    order_rings(other, seqlen_k);
+  } else {
+    order_masked(other, seqlen_k);
+  }
+  if (is_valid(other)) config = other;
 }
 
 // A tile of a bias that has an entry for each pair takes the place of slots of dQ. fp32 has no room
@@ -94,7 +120,7 @@ BackwardConfig choose_backward_config(const Problem& problem, bool may_stage_bia
   config.has_score_mod = !problem.score_mod.empty();
   config.has_mask_mod =
       problem.has_document || problem.has_mask_tensor || !problem.mask_mod.empty();
-  if (std::max(config.head_dim, config.head_dim_v) <= 64) {
+  if (is_narrow(config)) {
     config.block_m = 128;
     config.num_stages_dout = 2;
     config.hop_steps = 4;

@@ -21,11 +21,12 @@ struct BackwardConfig {
   // 2: the blocks of neighbouring 64 keys form a cluster and tell each other dS, so that each adds
   // half the columns of dQ for the keys of both. Where dQ has 256 columns.
   int cluster_size = 1;
-  // Under a mask that reads no data: as many thread blocks as multiprocessors draw their items, and
-  // load the next one's tiles while they finish one.
+  // Not under a mask that reads data: as many thread blocks as multiprocessors load the next item's
+  // tiles while they finish one. They draw their items, but for those that rings give them.
   bool is_persistent = false;
-  // The same: sections of heads are of one size, and in a fixed order the last one is walked
-  // the other way round, so that its longest key blocks can begin first and the shortest come last.
+  // Under such a mask: sections of heads are of one size, and in a fixed order the last one is
+  // walked the other way round, so that its longest key blocks can begin first and the shortest
+  // come last.
   bool mirrors_tail = false;
   MaskForm mask = MaskForm::full;
   bool is_deterministic = true;  // dQ is added up in one order, whatever runs when
@@ -98,6 +99,11 @@ constexpr float far_lse(const BackwardConfig& c) {
 constexpr bool is_masked(const BackwardConfig& c) {
   return c.mask != MaskForm::full || c.has_mask_mod;
 }
+
+// Whether key blocks begin at query tiles apart and go round (README.md).
+constexpr bool has_rings(const BackwardConfig& c) { return c.is_deterministic && !is_masked(c); }
+// Whether a thread block hears of its next item while it runs.
+constexpr bool draws_items(const BackwardConfig& c) { return c.is_persistent && !has_rings(c); }
 
 // P and dS times powers of two, which fp16 needs (peaks.cuh).
 constexpr bool is_scaled(const BackwardConfig& c) { return c.element == Element::fp16; }
@@ -187,7 +193,7 @@ constexpr int num_barriers(const BackwardConfig& c) {
   const int num_weights = is_wide(c) ? c.num_ds : 0;
   return 3 + 2 * (c.num_stages_q + c.num_stages_dout + c.num_ds + num_weights + c.num_stages_bias) +
          num_unit_barriers(c) + c.num_slots + (c.has_lengths ? 1 : 0) + (is_scaled(c) ? 1 : 0) +
-         (c.cluster_size == 1 ? 0 : c.num_ds) + (c.is_persistent ? 2 * kItemSlots : 0) +
+         (c.cluster_size == 1 ? 0 : c.num_ds) + (draws_items(c) ? 2 * kItemSlots : 0) +
          (frees_keys_early(c) ? 1 : 0);
 }
 constexpr BackwardMap shared_map(const BackwardConfig& c) {
@@ -206,7 +212,7 @@ constexpr BackwardMap shared_map(const BackwardConfig& c) {
   map.told = map.delta + c.num_stages_dout * row_bytes(c);
   map.peaks = map.told + (c.has_mask_mod ? 16 * c.num_stages_q : 0);  // of tiles (walk.cuh)
   map.items = map.peaks + (is_scaled(c) ? 4 * 16 : 0);
-  map.barriers = map.items + (c.is_persistent ? kItemBytes * kItemSlots : 0);
+  map.barriers = map.items + (draws_items(c) ? kItemBytes * kItemSlots : 0);
   map.end = map.barriers + 8 * num_barriers(c);
   return map;
 }
@@ -250,16 +256,15 @@ constexpr bool may_cluster(const BackwardConfig& c) {
 constexpr bool may_stage_bias(const BackwardConfig& c) {
   return c.bias != Bias::none && !is_wide(c);
 }
-constexpr bool may_order_work(const BackwardConfig& c) {  // is_persistent, mirrors_tail
-  return is_masked(c) && !c.has_mask_mod;
-}
+constexpr bool may_stay(const BackwardConfig& c) { return !c.has_mask_mod; }  // is_persistent
+constexpr bool may_mirror(const BackwardConfig& c) { return is_masked(c) && !c.has_mask_mod; }
 
 constexpr bool is_valid(const BackwardConfig& c) {
   if (!has_counts(c)) return false;
   const bool has_shape = c.head_dim % 8 == 0 && c.head_dim_v % 8 == 0;
   const bool has_sums =
       c.num_sums == 1 || (c.is_deterministic && (c.num_sums == 2 || c.num_sums == 4));
-  const bool has_order = (!c.is_persistent && !c.mirrors_tail) || may_order_work(c);
+  const bool has_order = (!c.is_persistent || may_stay(c)) && (!c.mirrors_tail || may_mirror(c));
   return has_shape && has_sums && has_order && (c.block_m == 64 || may_be_tall(c)) &&
          (c.cluster_size == 1 || may_cluster(c)) && (c.num_stages_bias == 0 || may_stage_bias(c)) &&
          c.num_slots <= num_unit_barriers(c) && shared_bytes(c) <= kMostSharedBytes;

@@ -219,9 +219,9 @@ struct Loader {
     int parity = 1;  // of kv_empty: free at the beginning
     ItemSource<config> source{params, s, lane};
     const auto next_item = [&](int item) {
-      return config.is_persistent ? source.draw() : item + item_stride<config>();
+      return draws_items(config) ? source.draw() : item + item_stride<config>();
     };
-    int item = config.is_persistent ? source.draw() : first_item<config>();
+    int item = draws_items(config) ? source.draw() : first_item<config>();
     while (item < params.num_items) {
       const KeyBlock block = block_of<config>(params, item);
       if (!has_keys<config>(params, block)) {

@@ -18,12 +18,12 @@ struct Items {
 
   SIRDAR_DEVICE Items(const BackwardParams& p, BackwardShared<config> shared, int lane_idx)
       : params(p), s(shared), lane(lane_idx) {
-    if constexpr (config.is_persistent) advance();
+    if constexpr (draws_items(config)) advance();
   }
 
   SIRDAR_DEVICE bool is_done() const { return item >= params.num_items; }
   SIRDAR_DEVICE void advance() {
-    if constexpr (!config.is_persistent) {
+    if constexpr (!draws_items(config)) {
       item += item_stride<config>();
     } else {
       const int slot = num_read % kItemSlots;

@@ -207,7 +207,7 @@ struct TileLogits {
     return score * params.scale_log2;
   }
 
-  // Of score register i.
+  // Of score register i. What a bias of -inf hides may be NaN by its score: it is made again then.
   template <bool kSaturates, class Row, class Key>
   SIRDAR_DEVICE Weight weight(float score, float start, int i, const Row& of_row,
                               const Key& of_key) const {
@@ -223,7 +223,6 @@ struct TileLogits {
       float exponent = plain_exponent(score);
       if constexpr (config.bias != Bias::none) exponent = ptx::fma_of(bias, kLog2e, exponent);
       if constexpr (config.has_alibi) exponent = ptx::fma_of(-alibi_slope, far, exponent);
-      if constexpr (config.bias != Bias::none) exponent = bias == kMinusInfinity ? bias : exponent;
       const float plain = ptx::exp2_approx(exponent);
       return {plain, plain};
     }
@@ -237,15 +236,14 @@ struct TileLogits {
     }
     Weight weight;
     weight.plain = ptx::exp2_approx(ptx::fma_of(logit.value, kLog2e, start));
-    if constexpr (config.bias != Bias::none)
+    if constexpr (config.bias != Bias::none && config.has_score_mod) {
       weight.plain = bias == kMinusInfinity ? 0.0f : weight.plain;
+    }
     weight.sloped = weight.plain;
     if constexpr (config.has_score_mod) {
       weight.sloped = language::through_slope(weight.plain, slope);
     }
-    if constexpr (config.has_softcap) {
-      weight.sloped = weight.plain == 0.0f ? 0.0f : weight.sloped * logit.slope;
-    }
+    if constexpr (config.has_softcap) weight.sloped *= logit.slope;
     return weight;
   }
 

@@ -48,7 +48,7 @@ struct BackwardParams {
   // registers 4 k to 4 k + 3 at 512 k + 4 t.
   float* dq_sum;
   int* turns;  // [num_heads][total_tiles][sum][part]: key blocks that have been added; null: any
-  int* items_drawn;  // how many, with is_persistent
+  int* items_drawn;  // how many, where they are drawn
   int batch, num_heads, num_heads_kv, group_size;
   int seqlen_q, seqlen_k;           // maxima where sequences have their own
   int num_tiles, num_blocks_n;      // of queries, of keys of the longest sequence

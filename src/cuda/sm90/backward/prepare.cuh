@@ -141,7 +141,7 @@ struct Prepare {
     const long long tiles = static_cast<long long>(params.num_heads) * params.total_tiles;
     const long long first = static_cast<long long>(ptx::block_idx_x()) * kPrepareThreads + thread;
     const long long step = static_cast<long long>(ptx::grid_dim_x()) * kPrepareThreads;
-    if constexpr (kBackward.is_persistent) {
+    if constexpr (draws_items(kBackward)) {
       if (first == 0) *params.items_drawn = 0;
     }
     if constexpr (kBackward.is_deterministic) {

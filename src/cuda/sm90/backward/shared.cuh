@@ -86,7 +86,9 @@ struct BackwardShared {
       ptx::mbarrier_arrive(item_empty(i));
     }
   }
-  SIRDAR_DEVICE uint32_t v_empty() const { return bar(kFirstItem + 2 * kItemSlots); }
+  SIRDAR_DEVICE uint32_t v_empty() const {
+    return bar(kFirstItem + (draws_items(config) ? 2 * kItemSlots : 0));
+  }
 };
 
 // What the four warps that look for them found. One phase of peaks_full a key block.
@@ -133,7 +135,7 @@ SIRDAR_DEVICE void init_barriers(const BackwardShared<config>& s) {
   for (int i = 0; i < config.num_slots; ++i) ptx::mbarrier_init(s.slot_empty(i), 1);
   if constexpr (config.has_lengths) ptx::mbarrier_init(s.landed(), 1);
   if constexpr (is_scaled(config)) ptx::mbarrier_init(s.peaks_full(), 4);
-  if constexpr (config.is_persistent) {
+  if constexpr (draws_items(config)) {
     for (int i = 0; i < kItemSlots; ++i) {
       ptx::mbarrier_init(s.item_full(i), 1);
       ptx::mbarrier_init(s.item_empty(i), item_readers(config));

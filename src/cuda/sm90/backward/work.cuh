@@ -74,9 +74,6 @@ struct KeyBlock {
   bool is_reversed;   // the tiles from the last to the first, behind key blocks further left
 };
 
-// Whether key blocks begin at query tiles apart and go round.
-constexpr bool has_rings(const BackwardConfig& c) { return c.is_deterministic && !is_masked(c); }
-
 // Which keys of which head.
 template <BackwardConfig config>
 SIRDAR_DEVICE void place_of(const BackwardParams& params, int item, KeyBlock& block) {
