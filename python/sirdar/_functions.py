@@ -251,7 +251,7 @@ def attention(
     values = (
         softmax_scale, softcap, causal, window_left, window_right, chunk_size, alignment, dropout_p,
         seqlen_q, seqlen_k, score_mod, mask_mod, True, batch_invariant, dtype_out,
-        return_lse or lse is not None, return_max_logit or max_logit is not None, False, False,
+        True if lse is not None else return_lse, True if max_logit is not None else return_max_logit, False, False,
         implementation, isa, allow_reference, num_threads, knobs,
     )  # fmt: skip
     return _forward(arrays, values, tensors, scalars, dropout_seed, dropout_offset, lse, max_logit)

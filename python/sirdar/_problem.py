@@ -232,10 +232,17 @@ def scores_from(layouts, options, problem):
 
 def outputs_from(op, layouts, options, problem):
     problem.op = _abi.OPS[op]
-    if "out" in layouts:
-        problem.dtype_out = layouts["out"].code
-    elif options["dtype_out"] is not None:
+    if options["dtype_out"] is not None:
         problem.dtype_out = one_of("dtype_out", _dtype_name(options["dtype_out"]), _abi.DTYPES)
+    if "out" in layouts:
+        code = layouts["out"].code
+        if options["dtype_out"] is not None and problem.dtype_out != code:
+            names = _abi.DTYPE_NAMES
+            raise ValueError(
+                f"dtype_out: {names[problem.dtype_out]} is asked for and out has dtype {names[code]}; leave one of "
+                "the two out."
+            )
+        problem.dtype_out = code
     problem.deterministic = flag("deterministic", options["deterministic"])
     problem.batch_invariant = flag("batch_invariant", options["batch_invariant"])
     problem.needs_lse = flag("return_lse", options["return_lse"])

@@ -45,6 +45,10 @@ ILLEGAL = [
     (dict(dropout_p=0.1, dropout_seed=1.5), TypeError, "dropout_seed: 1.5 is not a whole number"),
     (dict(dtype_out="fp64"), ValueError, "dtype_out: 'fp64' is not one of"),
     (dict(dtype_out="bf16"), ValueError, "dtype_out"),
+    (dict(dtype_out="bf16", out=ones(2, 5, 4, 16)), ValueError, "out has dtype fp32"),
+    (dict(dtype_out=3, out=ones(2, 5, 4, 16)), ValueError, "dtype_out: 3 is not one of"),
+    (dict(return_lse=ones(2)), TypeError, "is not a flag"),
+    (dict(return_max_logit="no"), TypeError, "return_max_logit: 'no' is not a flag"),
     (dict(score_mod="score +"), ValueError, "score_mod: column"),
     (dict(score_mod="score\0"), ValueError, "score_mod: it holds a zero byte"),
     (dict(score_mod="score + s[h]"), ValueError, "unknown name 's'"),
@@ -80,7 +84,7 @@ def is_one_sentence(text):
 def test_an_illegal_argument_is_named_and_nothing_is_written(options, kind, part, qkv):
     out = np.full((2, 5, 4, 16), 7, np.float32)
     lse = np.full((2, 4, 5), 7, np.float32)
-    if "dtype_out" not in options:
+    if "dtype_out" not in options and "return_lse" not in options:
         options = dict(options, out=out, lse=lse)
     with pytest.raises(kind) as error:
         sirdar.attention(*qkv, **options)
