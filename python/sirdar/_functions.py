@@ -292,7 +292,7 @@ def decode(
     for one new query each, lse and max_logit are [batch, num_heads_q], whether returned or given. Raises as
     sirdar.attention does; source of the pages: [Kwon23] of docs/references.md.
     """
-    if len(getattr(q, "shape", ())) != 3 or options.get("cu_seqlens_q") is not None:
+    if _rank("q", q) != 3 or options.get("cu_seqlens_q") is not None:
         return attention(q, k, v, causal=causal, **options)
     for name, shape, at in (
         ("out", "[batch, num_heads_q, head_dim_v]", (slice(None), None)),
@@ -301,7 +301,7 @@ def decode(
     ):
         given = options.get(name)
         # lse and max_logit may have the axis of the one query.
-        if given is not None and (name == "out" or len(getattr(given, "shape", ())) == 2):
+        if given is not None and (name == "out" or _rank(name, given) == 2):
             options[name] = _indexed(name, given, at, 3 if name == "out" else 2, shape)
     q = _indexed("q", q, (slice(None), None), 3, "[batch, num_heads_q, head_dim]")
     results = attention(q, k, v, causal=causal, **options)
@@ -310,13 +310,15 @@ def decode(
     return results[:, 0]
 
 
+def _rank(name, array):
+    return 0 if array is None else len(_tensor.read(array, name)[1].shape)
+
+
 def _indexed(name, array, at, rank, shape):
     """array[at], with the axis of the one query of a decoding step."""
-    _tensor.kind_of(array, name)
-    found = getattr(array, "shape", None)
-    if found is None or len(found) != rank:
-        words = "unknown" if found is None else list(found)
-        raise ValueError(f"{name}: shape {words} does not fit; it must be {shape}, as q.")
+    found = _tensor.read(array, name)[1].shape
+    if len(found) != rank:
+        raise ValueError(f"{name}: shape {list(found)} does not fit; it must be {shape}, as q.")
     try:
         return array[at]
     except TypeError:
@@ -344,7 +346,8 @@ def _longest(side, cu_seqlens, rows):
     else:
         starts = [ctypes.c_int32.from_address(pointer + i * step * 4).value for i in range(count)]
     lengths = [after - before for before, after in zip(starts, starts[1:])]
-    total = getattr(rows, "shape", (0,))[0]
+    shape = () if rows is None else _tensor.read(rows, side)[1].shape
+    total = shape[0] if shape else 0
     is_right = starts and starts[0] == 0 and starts[-1] == total and min(lengths, default=0) >= 0
     return max(lengths, default=0) if is_right else total
 
@@ -413,13 +416,23 @@ def backward(
         False, False, needs_dbias, needs_dsink,
         implementation, isa, allow_reference, num_threads, knobs,
     )  # fmt: skip
-    needs_dtensors = (needs_dtensors,) if isinstance(needs_dtensors, str) else tuple(needs_dtensors)
+    needs_dtensors = _names("needs_dtensors", needs_dtensors)
     scalars = _problem.mapping("scalars", scalars, "{name: number}")
     results = {"dq": dq, "dk": dk, "dv": dv}
     _backward(
         given, results, values, tensors, scalars, needs_dtensors, dropout_seed, dropout_offset
     )
     return Gradients(**results)
+
+
+def _names(name, given):
+    """A name, or a list of them, as a tuple."""
+    given = (given,) if isinstance(given, str) else given
+    if not isinstance(given, (tuple, list, set, frozenset)) or any(
+        not isinstance(one, str) for one in given
+    ):
+        raise TypeError(f"{name}: {given!r} is no list of names; pass those of tensors, as texts.")
+    return tuple(given)
 
 
 def _backward(given, results, values, tensors, scalars, needs_dtensors, seed, offset):
@@ -544,19 +557,24 @@ def _merge_on_gpu(torch, arguments, out, lse):
 
 
 def plan(
-    problem: Union[str, Array], k: Optional[Array] = None, v: Optional[Array] = None, *,
+    problem: Union[str, Array, None] = None, k: Optional[Array] = None, v: Optional[Array] = None, *,
     device: Optional[str] = None, **options: Any
 ) -> _plan.Plan:  # fmt: skip
     """A sirdar.Plan: how a problem will be computed.
 
     plan("fwd b2 sq4096 sk4096 hq32 hkv8 d128 bf16 causal", device="cuda")    of a problem string
-    plan(q, k, v, causal=True)                 of the call sirdar.attention(q, k, v, causal=True)
+    plan(q, k, v, causal=True)                 of the call sirdar.attention(q, k, v, causal=True); also q=q
 
     device: "cpu" (the default), "cuda", "cuda:1", or a recorded machine to plan for, "h200"; with arrays it is
     theirs. implementation, isa, allow_reference, num_threads and knobs as in sirdar.attention. Raises
     NotImplementedError, with every implementation's reason, where nothing may compute the problem.
     """
     defaults = dict(_problem.OPTIONS)
+    if "q" in options and problem is not None:
+        raise TypeError("q: it is given twice, by place and by name; leave one out.")
+    problem = options.pop("q", None) if problem is None else problem
+    if device is not None and not isinstance(device, str):
+        raise TypeError(f"device: {device!r} is no text; pass \"cpu\", \"cuda\" or \"cuda:1\".")
     if isinstance(problem, str):
         if k is not None or v is not None:
             raise TypeError("k, v: a problem string says it itself; leave them out.")
@@ -591,7 +609,7 @@ def plan(
     }
     named = [] if tensors is None else _read_named("tensors", tensors)
     declared = [(name, layout, False) for name, _, layout, _ in named]
-    return _known_plan(
+    made = _known_plan(
         "forward",
         None,
         layouts,
@@ -600,10 +618,42 @@ def plan(
         tuple(_problem.mapping("scalars", scalars, "{name: number}")),
         problem,
     ).plan
+    _check_fit(layouts)
+    return made
+
+
+def _check_fit(layouts):
+    """What a call would refuse: K and V that are not those of one problem with q, masks of other sizes."""
+    q, k, v = (layouts[name] for name in ("q", "k", "v"))
+    if v.code != k.code:
+        names = _abi.DTYPE_NAMES
+        raise ValueError(
+            f"v: dtype {names[v.code]} does not fit; it must be {names[k.code]}, as k; convert it."
+        )
+    if v.shape[:-1] != k.shape[:-1]:
+        raise ValueError(
+            f"v: shape {list(v.shape)} does not fit; all but its last axis must be as k's {list(k.shape)}."
+        )
+    if k.shape[-1] != q.shape[-1]:
+        raise ValueError(
+            f"k: shape {list(k.shape)} does not fit; its last axis must be {q.shape[-1]}, as q's."
+        )
+    if len(q.shape) != 4 or len(k.shape) != 4 or "page_table" in layouts:
+        return
+    if k.shape[0] != q.shape[0]:
+        raise ValueError(
+            f"k: shape {list(k.shape)} does not fit; its first axis must be {q.shape[0]}, as q's."
+        )
+    sizes = (q.shape[0], q.shape[2], q.shape[1], k.shape[1])
+    for name in ("mask", "bias"):
+        if name in layouts and any(a not in (1, b) for a, b in zip(layouts[name].shape, sizes)):
+            raise ValueError(
+                f"{name}: shape {list(layouts[name].shape)} does not fit; what broadcasts to {list(sizes)} is needed."
+            )
 
 
 def explain(
-    problem: Union[str, Array], k: Optional[Array] = None, v: Optional[Array] = None, **options: Any
+    problem: Union[str, Array, None] = None, k: Optional[Array] = None, v: Optional[Array] = None, **options: Any
 ) -> str:
     """The plan as text: implementation, configuration, memory, FLOPs, and why others refused. Arguments of plan()."""
     return plan(problem, k, v, **options).explain()

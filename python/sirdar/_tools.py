@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import sys
 import time
 from collections import namedtuple
@@ -182,12 +183,16 @@ def selftest(device: str = "cpu") -> Report:
     """
     import numpy
 
+    if not isinstance(device, str) or not re.fullmatch(r"cpu|cuda(:\d{1,4})?", device):
+        raise ValueError(f"device: {device!r} is none of cpu, cuda and cuda:N; pass one of them.")
     if device == "cpu":
         dtypes = {"fp32": "float32", "fp16": "float16"}
         to_device = numpy.asarray
     else:
         import torch
 
+        if not torch.cuda.is_available():
+            raise RuntimeError(f"device: torch finds no GPU to be {device}; pass 'cpu'.")
         dtypes = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
         def to_device(array):

@@ -170,6 +170,12 @@ def test_decoding_appends_turns_and_attends(draw, interface, interleaved):
     assert lengths.tolist() == [10, 20]
 
 
+def _without_memory(*shape):
+    tensor = torch.ones(shape)
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
 REFUSED_CALLS = {
     # what is changed, the exception, what the sentence begins with
     "softcap": (dict(softcap=-3.0), ValueError, "softcap: "),
@@ -224,6 +230,12 @@ REFUSED_CALLS = {
         "block_table: holds -1",
     ),
     "table": (dict(block_table=torch.tensor([[0], [1]])), ValueError, "page_table: "),
+    "table's dtype": (dict(block_table=torch.ones(2, 1).bfloat16()), ValueError, "block_table: is"),
+    "rows' dtype": (dict(cache_batch_idx=torch.tensor([0.0, 1.5])), ValueError, "cache_batch_idx: is"),
+    "q's axes": (dict(q=torch.tensor(1.0)), ValueError, "q: has 0 axes"),
+    "too long": (dict(cache_seqlens=2**70), ValueError, "cache_seqlens: 1180591620717411303424 is"),
+    "slopes": (dict(alibi_slopes=[1.0]), TypeError, "alibi: a list"),
+    "gone": (dict(v=_without_memory(2, 3, 2, 16)), ValueError, "v: its memory was given back"),
 }
 
 

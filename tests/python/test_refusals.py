@@ -265,6 +265,16 @@ def used(like):
 @pytest.mark.parametrize(
     "call, kind, part",
     [
+        (lambda q, k, v: sirdar.plan(q, k, v.astype(np.float16)), ValueError, "v: dtype fp16 does not fit"),
+        (lambda q, k, v: sirdar.plan(q[:0], k, v), ValueError, "k: shape [2, "),
+        (lambda q, k, v: sirdar.plan(q, k, v[:, :3]), ValueError, "v: shape [2, 3, "),
+        (lambda q, k, v: sirdar.plan(q, k[..., :8], v), ValueError, "k: shape [2, "),
+        (lambda q, k, v: sirdar.plan(q, k, v, bias=ones(3)), ValueError, "bias: shape [1, 1, 1, 3] does not fit"),
+        (lambda q, k, v: sirdar.plan(q, q=q, k=k, v=v), TypeError, "q: it is given twice"),
+        (lambda q, k, v: sirdar.plan("fwd s8", device=[1]), TypeError, "device: [1] is no text"),
+        (lambda q, k, v: sirdar.explain(), TypeError, "q: NoneType is not an array"),
+        (lambda q, k, v: sirdar.selftest("tpu"), ValueError, "device: 'tpu' is none of"),
+        (lambda q, k, v: sirdar.backward(q, q, k, v, q, q, needs_dtensors=3), TypeError, "needs_dtensors: 3 is no list"),
         (lambda q, k, v: sirdar.plan(q, k, v, out="nonsense"), TypeError, "out: str is not an array"),
         (lambda q, k, v: sirdar.plan("fwd s10", q, q), TypeError, "k, v: a problem string"),
         (lambda q, k, v: sirdar.attention(q, k, v, dropout_p=0.5, dropout_seed=None), TypeError, "dropout_seed: None"),

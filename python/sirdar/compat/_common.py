@@ -6,7 +6,7 @@ import torch
 from torch.autograd import forward_ad
 
 from ..torch import _core, attention
-from ..torch._attention import check_tensor
+from ..torch._attention import check_memory, check_tensor
 from ._rotate import rotate
 
 
@@ -52,6 +52,8 @@ def whole(length):
 
 
 def check_packed(name, tensor, axis, count, shape):
+    if isinstance(tensor, torch.Tensor):
+        check_tensor(name, tensor)
     if not isinstance(tensor, torch.Tensor) or tensor.dim() <= -axis or tensor.shape[axis] != count:
         given = tuple(tensor.shape) if isinstance(tensor, torch.Tensor) else type(tensor).__name__
         raise ValueError(f"{name}: is {given}; {shape} is needed.")
@@ -68,10 +70,22 @@ def _is_unread(tensor):
     return tensor.is_cuda or torch.compiler.is_compiling()
 
 
+def _check_numbers(name, tensor, axes, device):
+    """Whole numbers of `axes` axes, as torch.int32 or torch.int64."""
+    check_tensor(name, tensor, device)
+    if tensor.dtype not in (torch.int32, torch.int64) or tensor.dim() != axes:
+        raise ValueError(
+            f"{name}: is {tensor.dtype} of shape {tuple(tensor.shape)}; torch.int32 of {axes} axes is needed."
+        )
+    check_memory(name, tensor)
+
+
 def _lengths(cache_seqlens, batch, device):
     if cache_seqlens is None:
         return None
     if isinstance(cache_seqlens, int):
+        if not 0 <= cache_seqlens < 2**31:
+            raise ValueError(f"cache_seqlens: {cache_seqlens} is no length of a cache; pass how many keys it holds.")
         return torch.full((batch,), cache_seqlens, dtype=torch.int32, device=device)
     check_tensor("cache_seqlens", cache_seqlens, device)
     if tuple(cache_seqlens.shape) != (batch,) or cache_seqlens.dtype not in (
@@ -82,6 +96,7 @@ def _lengths(cache_seqlens, batch, device):
             f"cache_seqlens: is {cache_seqlens.dtype} of shape {tuple(cache_seqlens.shape)}; torch.int32 "
             f"of shape {(batch,)} is needed, or an int."
         )
+    check_memory("cache_seqlens", cache_seqlens)
     return cache_seqlens
 
 
@@ -124,7 +139,6 @@ def _check_pages(name, table, lengths, page_size, num_pages):
 
 def _rows_of_table(page_table, cache_batch_idx):
     """The pages of the sequences that a batch is made of."""
-    check_tensor("cache_batch_idx", cache_batch_idx, page_table.device)
     if not _is_unread(cache_batch_idx) and cache_batch_idx.numel():
         lowest, highest = cache_batch_idx.aminmax()
         if lowest < 0 or highest >= page_table.shape[0]:
@@ -167,13 +181,18 @@ class _Rows:
         self.count = starts.diff()
 
 
+_APPENDED = frozenset(
+    (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.float8_e4m3fn, torch.float8_e5m2)
+)
+
+
 def _check_new(name, new, cache_name, cache, leading):
     """What is appended to a cache, and that the cache can be written to row by row."""
     check_tensor(name, new, cache.device)
     wanted = (*leading, *cache.shape[2:])
     if tuple(new.shape) != wanted:
         raise ValueError(f"{name}: has shape {tuple(new.shape)}; {cache_name} needs {wanted}.")
-    if not new.is_floating_point():
+    if new.dtype not in _APPENDED:
         raise ValueError(f"{name}: has dtype {new.dtype}; that of {cache_name} is needed.")
     if any(size > 1 and stride == 0 for size, stride in zip(cache.shape, cache.stride())):
         raise ValueError(
@@ -242,14 +261,18 @@ def _check_call(q, k_cache, v_cache, lengths, options, more):
     kind = q.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
     given = (q, k_cache, v_cache, *options.values(), *more.get("tensors", {}).values())
-    key = (dtype, *more, *map(_kind, given))
-    if key in _checked and forward_ad._current_level < 0:
-        return
+    try:
+        key = (dtype, *more, *map(_kind, given))
+        if key in _checked and forward_ad._current_level < 0:
+            return
+    except (RuntimeError, TypeError):  # what is no option, or a tensor without strides: attention() says so
+        key = None
     none = torch.zeros_like(lengths, dtype=torch.int32)
     attention(q, k_cache, v_cache, seqused_k=none, return_lse=True, **options, **more)
     if len(_checked) >= _MAX_CHECKED:
         _checked.clear()
-    _checked.add(key)
+    if key is not None:
+        _checked.add(key)
 
 
 def _turned(q, k, cos, sin, interleaved, start, is_causal, rows_q, rows_k):
@@ -338,20 +361,24 @@ def with_kvcache(
     if k is not None and cache_seqlens is None:
         raise ValueError("cache_seqlens: is needed where k and v are appended; pass the lengths.")
     check_tensor("q", q)
+    axes = 4 if cu_seqlens_q is None else 3
+    if q.dim() != axes:
+        raise ValueError(f"q: has {q.dim()} axes; {axes} are needed.")
     device, window = q.device, window_of(window_size)
     if cu_seqlens_q is not None:
         _check_starts("cu_seqlens_q", cu_seqlens_q, None, q.shape[0], device)
     batch = q.shape[0] if cu_seqlens_q is None else len(cu_seqlens_q) - 1
     lengths = _lengths(cache_seqlens, batch, device)
     pages = {}
+    if cache_batch_idx is not None:
+        _check_numbers("cache_batch_idx", cache_batch_idx, 1, device)
     if page_table is not None:
-        check_tensor("block_table", page_table, device)
+        _check_numbers("block_table", page_table, 2, device)
         if cache_batch_idx is not None:
             page_table = _rows_of_table(page_table, cache_batch_idx)
         pages = {"block_table": page_table}
     elif cache_batch_idx is not None:
         # A row of the cache is one page of the whole length: nothing is copied.
-        check_tensor("cache_batch_idx", cache_batch_idx, device)
         pages = {"cache_batch_idx": cache_batch_idx.to(torch.int32).reshape(-1, 1)}
     if lengths is None and pages:
         most = k_cache.shape[1] * next(iter(pages.values())).shape[1]
@@ -385,6 +412,8 @@ def with_kvcache(
                 q, k, rotary_cos, rotary_sin, rotary_interleaved, start, is_causal,
                 _Rows(q, cu_seqlens_q), rows,
             )  # fmt: skip
+        for name, tensor in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache), ("k", k), ("v", v)):
+            check_memory(name, tensor)
         _check_call(q, k_cache, v_cache, lengths, options, more)
         positions = lengths.long()[rows.sequence] + rows.place
         _append(k_cache, k, rows, positions, page_table, cache_batch_idx)

@@ -6,6 +6,7 @@ from typing import Any, Callable, Dict, Optional, Tuple, Union
 import torch
 from torch.autograd import forward_ad
 
+from .. import _problem
 from . import _core, _eager, _ops, _short
 
 
@@ -33,6 +34,18 @@ def check_tensor(name, tensor, device=None, first="q"):
         raise ValueError(
             f"{name}: lies on {tensor.device} and {first} on {device}; move all tensors to one device."
         )
+
+
+def check_memory(name, tensor):
+    """torch's operators read where a tensor points whose memory was given back."""
+    if torch.compiler.is_compiling() or type(tensor) not in _PLAIN_TYPES:
+        return
+    try:
+        is_gone = not tensor.untyped_storage().nbytes() and tensor.numel()
+    except (NotImplementedError, RuntimeError):  # tensors of torch.func
+        return
+    if is_gone and not tensor._is_zerotensor():
+        raise ValueError(f"{name}: its memory was given back; pass a tensor that has some.")
 
 
 def _check_no_gradient(name, tensor):
@@ -76,6 +89,8 @@ def _check_rng(dropout_p, rng):
             "dropout_rng: is given and dropout_p is 0, so nothing would read it; leave it out, or pass "
             "dropout_p."
         )
+    if isinstance(rng, torch.Tensor):
+        check_tensor("dropout_rng", rng)
     if not isinstance(rng, torch.Tensor):
         given = f"a {type(rng).__name__}"
     elif rng.dtype != torch.int64 or tuple(rng.shape) != (2,) or rng.device.type != "cpu":
@@ -89,6 +104,8 @@ def _check_rng(dropout_p, rng):
 
 def draw_rng(dropout_p, rng=None):
     """Seed and offset [2] of dropout from torch's own generator, so torch.manual_seed decides."""
+    if type(dropout_p) not in (int, float) and not torch.compiler.is_compiling():
+        dropout_p = _problem.real("dropout_p", dropout_p)
     if rng is not None:
         _check_rng(dropout_p, rng)
     if not dropout_p:

@@ -4,7 +4,7 @@ from typing import Sequence, Tuple
 
 import torch
 
-from ._attention import check_tensor
+from ._attention import check_memory, check_tensor
 
 
 def combined(outs: Sequence[torch.Tensor], lses: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor]:
@@ -47,6 +47,8 @@ def merge(
             raise ValueError(
                 f"{name}: is {lse.dtype} of shape {tuple(lse.shape)}; torch.float32 of shape {rows} is needed."
             )
+    for name, tensor in (("out_a", out_a), *given.items()):
+        check_memory(name, tensor)
     lses = torch.stack((lse_a, lse_b)).transpose(-1, -2)
     out, lse = combined((out_a, out_b), lses)
     return out.to(out_a.dtype), lse.transpose(-1, -2).contiguous()

@@ -194,6 +194,8 @@ def _in_these_words(error, query, key, value, attn_mask):
     try:
         for name, tensor in (("query", query), ("key", key), ("value", value)):
             check_tensor(name, tensor)
+        if isinstance(attn_mask, torch.Tensor):
+            check_tensor("attn_mask", attn_mask)
         _check_shapes(query, key, value, attn_mask)
     except (NotImplementedError, TypeError, ValueError) as refusal:
         return refusal.with_traceback(None)
@@ -220,6 +222,10 @@ def _check_shapes(query, key, value, attn_mask):
         )
     if isinstance(attn_mask, torch.Tensor):
         rows = (*query.shape[:-1], key.shape[-2])
+        if attn_mask.dim() > max(query.dim(), key.dim(), value.dim()):
+            raise ValueError(
+                f"attn_mask: has {attn_mask.dim()} axes; what broadcasts to {list(rows)} is needed."
+            )
         sizes = zip(reversed(attn_mask.shape), reversed(rows))
         if any(size not in (1, wanted) for size, wanted in sizes):
             raise ValueError(
@@ -313,7 +319,7 @@ class sdpa:
     """
 
     def __init__(self, fallback: Optional[str] = None):
-        if fallback not in (None, "torch"):
+        if fallback is not None and not (isinstance(fallback, str) and fallback == "torch"):
             raise ValueError(f"fallback: is {fallback!r}; None (raise) or 'torch' is allowed.")
         self._fallback, self._modes = fallback, []
 
