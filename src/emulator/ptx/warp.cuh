@@ -32,4 +32,6 @@ inline bool any_sync(bool predicate, Here here = Here::current()) {
   return (emulator::ballot(~0u, predicate) != 0) != (change == Change::kFlipped);
 }
 
+inline void nanosleep() {}
+
 }  // namespace sirdar::ptx

@@ -115,6 +115,7 @@ void ForwardRun::fill_params() {
   p.num_items = p.num_blocks_m * problem.batch * problem.num_heads;
   p.section_heads = problem.num_heads;
   p.num_sections = problem.batch - 1;
+  add_divisors(p);
   p.window_left = problem.window_left < 0 ? sm90::kNoBound : problem.window_left;
   p.window_right = problem.is_causal || problem.window_left >= 0 ? 0 : sm90::kNoBound;
   p.chunk = sm90::kNoBound;

@@ -19,4 +19,6 @@ SIRDAR_DEVICE uint32_t shfl(uint32_t value, int lane) { return __shfl_sync(~0u, 
 SIRDAR_DEVICE uint32_t ballot_sync(bool predicate) { return __ballot_sync(~0u, predicate); }
 SIRDAR_DEVICE bool any_sync(bool predicate) { return __any_sync(~0u, predicate) != 0; }
 
+SIRDAR_DEVICE void nanosleep() { asm volatile("nanosleep.u32 0;" ::: "memory"); }
+
 }  // namespace sirdar::ptx

@@ -11,8 +11,10 @@ namespace sirdar::sm90 {
 namespace {
 
 // Bytes of K and V that one section of heads may fill: small sections keep blocks at work on the
-// same keys, and a large last one levels the end (README.md, order of work).
-constexpr int64_t kSectionBytes = int64_t{4} << 20, kLastSectionBytes = int64_t{32} << 20;
+// same keys, and a large last one levels the end (README.md, order of work). Of wide heads of many
+// keys a small one would be a single head, with fewer query blocks than there are multiprocessors.
+constexpr int64_t kSectionBytes = int64_t{4} << 20, kLargeSectionBytes = int64_t{16} << 20,
+                  kLastSectionBytes = int64_t{32} << 20;
 
 struct NamedSpec {
   const char* name;  // the argument's, for messages
@@ -80,12 +82,16 @@ void add_work(const Problem& problem, const ForwardConfig& config, ForwardParams
   params.num_items = static_cast<int>(params.num_blocks_m * heads);
   const int64_t bytes =
       2 * std::max<int64_t>(problem.seqlen_k, 1) * (problem.head_dim + problem.value_dim());
-  const int64_t section = heads_within(kSectionBytes, bytes, heads) * params.group_size;
+  const bool is_wide = std::max(problem.head_dim, problem.value_dim()) > 128;
+  const int64_t section_bytes =
+      is_wide && bytes >= kSectionBytes ? kLargeSectionBytes : kSectionBytes;
+  const int64_t section = heads_within(section_bytes, bytes, heads) * params.group_size;
   const int64_t last = heads_within(kLastSectionBytes, bytes, heads) * params.group_size;
   const bool has_sections = config.order == Order::in_sections;
   params.section_heads = static_cast<int>(has_sections ? std::min(section, heads) : heads);
   params.num_sections =
       has_sections && heads > last ? static_cast<int>((heads - last) / params.section_heads) : 0;
+  add_divisors(params);
 }
 
 void add_rows(const Problem& problem, const Args& args, ForwardParams& params) {

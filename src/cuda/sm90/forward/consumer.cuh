@@ -7,6 +7,7 @@
 #include "cuda/sm90/forward/cover.cuh"
 #include "cuda/sm90/forward/exact.cuh"
 #include "cuda/sm90/forward/modify.cuh"
+#include "cuda/sm90/forward/row_end.cuh"
 #include "cuda/sm90/forward/shared.cuh"
 #include "cuda/sm90/forward/softmax.cuh"
 
@@ -456,6 +457,11 @@ struct Consumer {
     }
   }
 
+  // Border of basic blocks behind the exponentials that `sum` is of: without it ptxas moves the
+  // wait for the product by V above them. No sum is negative.
+  SIRDAR_DEVICE void hold_behind(RowPair sum) const {
+    if (ptx::any_sync(sum.upper < 0 || sum.lower < 0)) ptx::nanosleep();
+  }
   SIRDAR_DEVICE void wait_out() {
     ptx::wgmma_wait_group<0>();
     ptx::registers_ready(out);
@@ -606,6 +612,7 @@ struct Consumer {
     RowPair factor;
     online_update<config, kThreshold>(scores, scale, rows, factor);
     release_k();
+    hold_behind(rows.sum);
     wait_out();
     release_v();
     scale_rows(out, factor);
@@ -702,6 +709,10 @@ struct Consumer {
 
   // ---- borders between items
 
+  // The normalisers of the item's rows, when all of its weights are known; stores what is told of
+  // its rows. While a product runs, so that nobody waits for it.
+  SIRDAR_DEVICE RowPair end_rows() const;
+
   template <class Half>
   SIRDAR_DEVICE void start(Half half) {
     const int block = item.first_block + num_blocks - 1;
@@ -724,8 +735,8 @@ struct Consumer {
 
   // Whole regions from issue to wait exist twice: ptxas serialises a wgmma under a branch.
   template <class Half>
-  SIRDAR_DEVICE void cross(int next_buffer, const WorkItem& next, int blocks, RowState& state,
-                           Half half) {
+  SIRDAR_DEVICE RowPair cross(int next_buffer, const WorkItem& next, int blocks, RowState& state,
+                              Half half) {
     const int block = next.first_block + blocks - 1;
     Terms terms;
     load_bias(next, block, terms);
@@ -739,22 +750,27 @@ struct Consumer {
     load_seen(next, known, terms);
     take_bias(terms);
     find_seen(next, known, terms);
+    const RowPair inverse = end_rows();
     ptx::wgmma_wait_group<1>();
     ptx::registers_ready(scores);
     first_softmax(next, blocks, known, terms, state, half);
     release_k();
+    hold_behind(state.sum);
     wait_out();
     release_v();
     pack_weights(half);  // before the epilogue, so that the scores are dead during it
+    return inverse;
   }
 
-  SIRDAR_DEVICE void finish_last() {
+  SIRDAR_DEVICE RowPair finish_last() {
     wait_v();
     wait_turn();
     issue_pv();
     pass_turn();
+    const RowPair inverse = end_rows();
     wait_out();
     release_v();
+    return inverse;
   }
 
   SIRDAR_DEVICE void run();

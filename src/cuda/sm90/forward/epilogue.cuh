@@ -5,38 +5,17 @@
 
 namespace sirdar::sm90 {
 
-// The row's normaliser, its log, and whether there is anything to normalise.
-struct RowResult {
-  float inverse, lse;  // lse in natural log
-  bool is_empty;
-};
-
-// `sink` in log2 units, -inf where there is none. The sink is one more weight in the sum, without a
-// value; the larger of the two references keeps both in range.
-SIRDAR_DEVICE RowResult finish_row(float reference, float sum, float sink) {
-  const float top = ptx::max_of(reference, sink);
-  const float usable = top == kMinusInfinity ? 0.0f : top;
-  const float factor = ptx::exp2_approx(reference - usable);
-  const float total = sum * factor + ptx::exp2_approx(sink - usable);
-  RowResult result;
-  result.is_empty = sum == 0.0f;
-  result.inverse = result.is_empty ? 0.0f : factor / total;
-  result.lse = total == 0.0f ? kMinusInfinity : (usable + ptx::log2_approx(total)) * kLn2;
-  return result;
-}
-
 // Writes 16-bit results of one row; `word` holds columns c, c + 1.
 template <ForwardConfig config, class Modification>
 struct Epilogue {
   using Owner = Consumer<config, Modification>;
   Owner& c;
   const WorkItem& item;
-  RowResult upper, lower;
+  RowPair inverse;
   LostRows lost;
 
   SIRDAR_DEVICE float value(int i) const {
-    const RowResult& row = is_lower_row(i) ? lower : upper;
-    return row.is_empty ? 0.0f : c.out[i] * row.inverse;
+    return c.out[i] * (is_lower_row(i) ? inverse.lower : inverse.upper);
   }
   // Word i covers accumulator registers 2 i and 2 i + 1.
   SIRDAR_DEVICE uint32_t word(int i) const {
@@ -91,7 +70,7 @@ struct Epilogue {
       if ((lost.upper | lost.lower) == 0) return;
       ptx::syncwarp();
       restore_rows<config>(c.params, c.modification, item, c.first_row(item) + 16 * c.warp, c.lane,
-                           c.scale, lost, c.rows.reference, {upper.inverse, lower.inverse}, write);
+                           c.scale, lost, c.rows.reference, inverse, write);
       // Overwritten anyway, but not for the compiler, which would keep them through all that.
       SIRDAR_UNROLL
       for (float& value : c.out) value = 0;
@@ -175,55 +154,80 @@ struct Epilogue {
     });
   }
 
-  SIRDAR_DEVICE void store_scalar(const RowView& view, int tile_row, float value_of_row) const {
-    const auto [head, row] = query_row_of<config>(c.params, item, tile_row);
-    float* base =
-        static_cast<float*>(view.data) + item.batch * view.stride_batch + head * view.stride_head;
-    base[(item.q_begin + row) * view.stride_row] = value_of_row;
-  }
-  SIRDAR_DEVICE void store_scalars(const RowView& view, int row, int stored, RowPair values) const {
-    if (c.lane % 4 != 0) return;
-    if (is_stored(row, stored)) store_scalar(view, row, values.upper);
-    if (is_stored(row + 8, stored)) store_scalar(view, row + 8, values.lower);
+  // Zeros, also where a weight of 0 has met a value that is not finite.
+  SIRDAR_DEVICE void clear_empty_rows() {
+    const bool clears_upper = is_empty_row(inverse.upper),
+               clears_lower = is_empty_row(inverse.lower);
+    if (!ptx::any_sync(clears_upper || clears_lower)) return;
+    SIRDAR_UNROLL
+    for (int i = 0; i < Owner::kWidth / 2; ++i) {
+      if (is_lower_row(i) ? clears_lower : clears_upper) c.out[i] = 0;
+    }
+    if (clears_upper) inverse.upper = 0;
+    if (clears_lower) inverse.lower = 0;
   }
 };
 
+// A number of each of the thread's rows, to the view.
 template <ForwardConfig config, class Modification>
-SIRDAR_DEVICE void finish_item(Consumer<config, Modification>& c, const WorkItem& item) {
-  if constexpr (hands_rows_over(config)) c.mark_rows();
+SIRDAR_DEVICE void store_statistic(const Consumer<config, Modification>& c, const RowView& view,
+                                   RowPair values) {
+  const WorkItem& item = c.item;
+  const int row = c.thread_row(item), stored = stored_rows<config>(c.params, item.batch);
+  const auto place = [&](QueryRow of) {
+    return static_cast<float*>(view.data) + item.batch * view.stride_batch +
+           of.head * view.stride_head + (item.q_begin + of.row) * view.stride_row;
+  };
+  const auto is_stored = [&](int tile_row) {
+    return query_row<config>(tile_row) < stored && has_head<config>(c.params, tile_row);
+  };
+  float* const upper = place(c.upper_row(item));
+  float* const lower =
+      config.num_packed_heads == 1 ? upper + 8 * view.stride_row : place(c.lower_row(item));
+  if (is_stored(row)) *upper = values.upper;
+  if (is_stored(row + 8)) *lower = values.lower;
+}
+
+template <ForwardConfig config, class Modification>
+SIRDAR_DEVICE RowPair Consumer<config, Modification>::end_rows() const {
   RowPair sink{kMinusInfinity, kMinusInfinity};
   if constexpr (config.has_sink) {
     const auto sink_of = [&](QueryRow of) {
-      return c.params.sink[of.head * c.params.stride_sink] * kLog2e;
+      return params.sink[of.head * params.stride_sink] * kLog2e;
     };
-    sink.upper = sink_of(c.upper_row(item));
-    sink.lower =
-        Consumer<config, Modification>::kHasOneHead ? sink.upper : sink_of(c.lower_row(item));
+    sink.upper = sink_of(upper_row(item));
+    sink.lower = kHasOneHead ? sink.upper : sink_of(lower_row(item));
   }
-  const int row = c.thread_row(item), stored = stored_rows<config>(c.params, item.batch);
-  const RowPair sum{quad_sum(c.rows.sum.upper), quad_sum(c.rows.sum.lower)};
-  Epilogue<config, Modification> epilogue{c,
-                                          item,
-                                          finish_row(c.rows.reference.upper, sum.upper, sink.upper),
-                                          finish_row(c.rows.reference.lower, sum.lower, sink.lower),
-                                          {}};
+  const auto end_of = [&](float reference, float sum, float sink_of_row) {
+    const float all = quad_sum(sum);
+    return config.has_sink ? finish_row(reference, all, sink_of_row) : finish_row(reference, all);
+  };
+  RowResult upper = end_of(rows.reference.upper, rows.sum.upper, sink.upper),
+            lower = end_of(rows.reference.lower, rows.sum.lower, sink.lower);
+  RowPair maxima{rows.reference.upper * kLn2, rows.reference.lower * kLn2};
+  if constexpr (config.has_lengths) {  // stored rows that take no part
+    constexpr RowResult kUnused{-0.0f, kMinusInfinity};
+    const int row = thread_row(item);
+    if (query_row<config>(row) >= item.seqlen_q) upper = kUnused, maxima.upper = kMinusInfinity;
+    if (query_row<config>(row + 8) >= item.seqlen_q) lower = kUnused, maxima.lower = kMinusInfinity;
+  }
+  if (lane % 4 == 0) {
+    if constexpr (config.writes_lse) store_statistic(*this, params.lse, {upper.lse, lower.lse});
+    if constexpr (config.writes_max_logit) store_statistic(*this, params.max_logit, maxima);
+  }
+  return {upper.inverse, lower.inverse};
+}
+
+template <ForwardConfig config, class Modification>
+SIRDAR_DEVICE void finish_item(Consumer<config, Modification>& c, const WorkItem& item,
+                               RowPair inverse) {
+  if constexpr (hands_rows_over(config)) c.mark_rows();
+  Epilogue<config, Modification> epilogue{c, item, inverse, {}};
   if constexpr (restores_rows(config) && !hands_rows_over(config)) {
     epilogue.lost = lost_rows(c.out);
   }
-  RowPair maxima{c.rows.reference.upper * kLn2, c.rows.reference.lower * kLn2};
-  if constexpr (config.has_lengths) {  // stored rows that take no part
-    constexpr RowResult kUnused{0.0f, kMinusInfinity, true};
-    if (query_row<config>(row) >= item.seqlen_q)
-      epilogue.upper = kUnused, maxima.upper = kMinusInfinity;
-    if (query_row<config>(row + 8) >= item.seqlen_q)
-      epilogue.lower = kUnused, maxima.lower = kMinusInfinity;
-  }
-  if constexpr (config.writes_lse) {
-    epilogue.store_scalars(c.params.lse, row, stored, {epilogue.upper.lse, epilogue.lower.lse});
-  }
-  if constexpr (config.writes_max_logit) {
-    epilogue.store_scalars(c.params.max_logit, row, stored, maxima);
-  }
+  epilogue.clear_empty_rows();
+  const int row = c.thread_row(item), stored = stored_rows<config>(c.params, item.batch);
   if constexpr (config.num_q_buffers > 1) {
     epilogue.stage();
     epilogue.send(row, stored);
@@ -266,19 +270,20 @@ SIRDAR_DEVICE void Consumer<config, Modification>::run() {
     const WorkItem next = read_item<config>(params, s.info(next_slot));
     int blocks = 0;
     RowState state;
+    RowPair inverse;
     if (next.block >= 0) {
       blocks = own_blocks(next);
       skip_k(next.num_blocks - blocks);
       wait_k();
       if (needs_half(next, blocks)) {
-        cross(next_ring.stage, next, blocks, state, half);
+        inverse = cross(next_ring.stage, next, blocks, state, half);
       } else {
-        cross(next_ring.stage, next, blocks, state, whole);
+        inverse = cross(next_ring.stage, next, blocks, state, whole);
       }
     } else {
-      finish_last();
+      inverse = finish_last();
     }
-    finish_item(*this, item);
+    finish_item(*this, item, inverse);
     store_pending = kStagesOut;
     out_started = 0;
     if (next.block < 0) {

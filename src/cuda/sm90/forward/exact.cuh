@@ -118,7 +118,7 @@ struct LostRows {
 };
 template <int kCount>
 SIRDAR_DEVICE LostRows lost_rows(const float (&out)[kCount]) {
-  return find_lost(out, [](uint32_t upper, uint32_t lower) { return LostRows{upper, lower}; });
+  return find_lost<2>(out, [](uint32_t upper, uint32_t lower) { return LostRows{upper, lower}; });
 }
 
 // Makes them again, two columns a lane at a time, so that few registers are held; write(row of

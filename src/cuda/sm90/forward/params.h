@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/sm90/cover_view.h"
+#include "cuda/sm90/divisor.h"
 #include "cuda/sm90/forward/soft_cap.h"
 #include "cuda/sm90/views.h"
 #include "shared/tensor_map.h"
@@ -33,7 +34,9 @@ struct ForwardParams {
   int num_blocks_m, num_items;  // query blocks (a cluster's count as one) of the longest sequence;
                                 // of all sequences and heads
   int section_heads, num_sections;  // longest-first order within this many heads, that many times
-  int window_left, window_right;    // keys besides the diagonal; causal: right is 0
+  int last_heads;                   // and within those that are left
+  Divisor by_blocks, by_section, by_section_heads, by_last_heads, by_heads, by_group;
+  int window_left, window_right;  // keys besides the diagonal; causal: right is 0
   int chunk;
   int is_top_left;
   float scale_log2;  // softmax_scale * log2(e); with has_logits softmax_scale alone
@@ -46,5 +49,17 @@ struct ForwardParams {
                        // is null items are dealt out in turn
   TensorMap bias_map;  // key, row, head, batch; boxes of 64 x 64; with num_stages_bias
 };
+
+// The divisors of the numbers above.
+constexpr void add_divisors(ForwardParams& p) {
+  const int heads = p.num_blocks_m > 0 ? p.num_items / p.num_blocks_m : 0;
+  p.last_heads = heads - p.num_sections * p.section_heads;
+  p.by_blocks = Divisor::of(p.num_blocks_m);
+  p.by_section = Divisor::of(p.section_heads * p.num_blocks_m);
+  p.by_section_heads = Divisor::of(p.section_heads);
+  p.by_last_heads = Divisor::of(p.last_heads);
+  p.by_heads = Divisor::of(p.num_heads);
+  p.by_group = Divisor::of(p.group_size);
+}
 
 }  // namespace sirdar::sm90

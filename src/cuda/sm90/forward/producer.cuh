@@ -195,7 +195,7 @@ struct Producer {
 
   // All of an item's K and V but its last V; returns the next ticket.
   SIRDAR_DEVICE int load_keys(const WorkItem& item, int ticket) {
-    const int head = item.head / params.group_size;
+    const int head = params.by_group.quotient(item.head);
     const int batch = batch_coordinate(item, params.cu_seqlens_k);
     const int begin = config.has_lengths && params.cu_seqlens_k.data != nullptr
                           ? params.cu_seqlens_k.data[item.batch * params.cu_seqlens_k.stride]

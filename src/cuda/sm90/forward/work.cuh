@@ -88,19 +88,17 @@ constexpr bool is_by_head(const ForwardConfig& c) {
 template <ForwardConfig config>
 SIRDAR_DEVICE void place_of(const ForwardParams& params, int ticket, int& block, int& batch_head) {
   if constexpr (is_by_head(config)) {
-    batch_head = ticket / params.num_blocks_m;
+    batch_head = params.by_blocks.quotient(ticket);
     block = ticket - batch_head * params.num_blocks_m;
   } else {
     const int items = params.section_heads * params.num_blocks_m;
-    const int section = ptx::min_of(ticket / items, params.num_sections);
+    const int section = ptx::min_of(params.by_section.quotient(ticket), params.num_sections);
     const int rest = ticket - section * items;
-    const int first_head = section * params.section_heads;
-    const int heads = section < params.num_sections
-                          ? params.section_heads
-                          : params.num_items / params.num_blocks_m - first_head;
-    const int rank = rest / heads;
+    const bool is_last = section == params.num_sections;
+    const int heads = is_last ? params.last_heads : params.section_heads;
+    const int rank = (is_last ? params.by_last_heads : params.by_section_heads).quotient(rest);
     block = params.num_blocks_m - 1 - rank;
-    batch_head = first_head + rest - rank * heads;
+    batch_head = section * params.section_heads + rest - rank * heads;
   }
 }
 
@@ -115,7 +113,7 @@ SIRDAR_DEVICE WorkItem item_of(const ForwardParams& params, int ticket) {
   if constexpr (config.cluster_size > 1) {
     item.block = item.block * config.cluster_size + ptx::cluster_ctarank();
   }
-  item.batch = batch_head / params.num_heads;
+  item.batch = params.by_heads.quotient(batch_head);
   item.head = batch_head - item.batch * params.num_heads;
   const Rows q =
       rows_of<config>(params.cu_seqlens_q, params.seqused_q, params.seqlen_q, item.batch);
