@@ -38,6 +38,8 @@ SIRDAR_DEVICE void backward(const BackwardParams& params, const Modification& mo
       Reducer<config>{params, shared, warp - 1}.run();
     } else if (config.cluster_size > 1 && thread == 96) {
       Sender<config>{params, shared}.run();
+    } else if constexpr (config.num_stages_bias > 0) {
+      if (thread == 96) BiasLoader<config>{params, shared}.run();
     }
   } else if (warpgroup == 1) {
     ptx::setmaxnreg_dec<kQueryRegisters>();

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 
 #include "cuda/sm90/arguments.h"
@@ -48,10 +49,11 @@ void shape_wide(BackwardConfig& config) {
   }
 }
 
+constexpr int64_t kMostKeysOfFewSteps = 2048;
+
 // Without a mask, whose work goes by rings: thread blocks stay, and those of long walks have more
 // steps between additions to a tile.
 void order_rings(BackwardConfig& config, int64_t seqlen_k) {
-  constexpr int64_t kMostKeysOfFewSteps = 2048;
   if (!config.is_deterministic || is_wide(config)) return;
   config.is_persistent = true;
   if (is_narrow(config)) {
@@ -92,14 +94,15 @@ void order_work(BackwardConfig& config, int64_t seqlen_k) {
 }
 
 // A tile of a bias that has an entry for each pair takes the place of slots of dQ. fp32 has no room
-// beside 128 query rows.
-void stage_bias(BackwardConfig& config, const Axes& axes) {
+// beside 128 query rows, and is slower where additions to a tile are two steps apart.
+void stage_bias(BackwardConfig& config, const Axes& axes, int64_t seqlen_k) {
   if (config.bias == Bias::none || !axes.query || !axes.key || is_wide(config)) return;
   const bool is_fp32 = config.bias == Bias::fp32, is_tall = config.block_m == 128;
   BackwardConfig other = config;
   other.num_stages_bias = is_fp32 && is_tall ? 2 : 1;
   other.block_m = is_fp32 ? 64 : config.block_m;
   const int num_ds = is_fp32 && is_tall ? 2 : 1, slots = is_fp32 || is_tall ? 3 : 4;
+  if (is_fp32 && seqlen_k > kMostKeysOfFewSteps) other.hop_steps = std::max(other.hop_steps, 4);
   if (set_rings(other, 2, 2, num_ds, slots)) config = other;
 }
 
@@ -136,7 +139,7 @@ BackwardConfig choose_backward_config(const Problem& problem, bool may_stage_bia
     set_rings(config, 2, 2, 2, 4);
   }
   order_work(config, problem.seqlen_k);
-  if (may_stage_bias) stage_bias(config, problem.bias_axes);
+  if (may_stage_bias) stage_bias(config, problem.bias_axes, problem.seqlen_k);
   return config;
 }
 

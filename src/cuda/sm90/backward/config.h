@@ -123,7 +123,7 @@ inline constexpr int kUnitFloats = 64 * 64;
 
 // Registers of a thread, by setmaxnreg: 512 in all for the four warpgroups.
 constexpr int helper_registers(const BackwardConfig& c) {
-  return c.cluster_size == 1 && !c.is_persistent ? 24 : 32;
+  return c.cluster_size == 1 && !c.is_persistent && c.num_stages_bias == 0 ? 24 : 32;
 }
 inline constexpr int kQueryRegisters = 64, kKeyRegisters = 208;
 
@@ -141,15 +141,19 @@ constexpr int first_unit(const BackwardConfig& c, int part) {
   return part * num_units(c) / num_parts(c);
 }
 // Warps that bring units to memory. In a fixed order each waits until what it added is there, so
-// three take parts of tiles in turn; two where another sends dS.
+// three take parts of tiles in turn; two where another warp sends dS or loads a bias.
 constexpr int num_reducers(const BackwardConfig& c) {
   if (!c.is_deterministic) return 1;
-  return c.cluster_size == 1 ? 3 : 2;
+  return c.cluster_size == 1 && c.num_stages_bias == 0 ? 3 : 2;
 }
 // A barrier of a filled slot is waited for by one warp only, which sees every phase of it: there
-// is one for every unit of as many tiles as warps, after which it is the same warp's turn again.
+// is one for every unit of as many tiles as warps, after which it is the same warp's turn again;
+// of twice as many where that were fewer than slots.
+constexpr int num_rounds(const BackwardConfig& c) {
+  return num_reducers(c) * (c.num_stages_bias > 0 && num_units(c) == 1 ? 2 : 1);
+}
 constexpr int num_unit_barriers(const BackwardConfig& c) {
-  return c.is_deterministic ? num_reducers(c) * num_units(c) : c.num_slots;
+  return c.is_deterministic ? num_rounds(c) * num_units(c) : c.num_slots;
 }
 
 constexpr int k_bytes(const BackwardConfig& c) { return 2 * block_keys(c) * columns(c.head_dim); }
@@ -178,10 +182,11 @@ constexpr bool frees_keys_early(const BackwardConfig& c) {
   return c.is_persistent && !is_wide(c) && c.num_ds * ds_bytes(c) >= k_bytes(c);
 }
 inline constexpr int kItemSlots = 4, kItemBytes = 16;  // that it can travel to the other block
-// Who reads an item: the warps of warpgroups 1 to 3, and threads that bring dQ to memory; in a
-// cluster those of both blocks, who send dS, and the second block's loader.
+// Who reads an item: the warps of warpgroups 1 to 3, threads that bring dQ to memory, and who loads
+// a bias; in a cluster those of both blocks, who send dS, and the second block's loader.
 constexpr int item_readers(const BackwardConfig& c) {
-  return c.cluster_size == 1 ? 12 + num_reducers(c) : 2 * (13 + num_reducers(c)) + 1;
+  if (c.cluster_size > 1) return 2 * (13 + num_reducers(c)) + 1;
+  return 12 + num_reducers(c) + (c.num_stages_bias > 0 ? 1 : 0);
 }
 
 // Offsets from a base that is aligned to 1024 bytes.
@@ -191,10 +196,10 @@ struct BackwardMap {
 };
 constexpr int num_barriers(const BackwardConfig& c) {
   const int num_weights = is_wide(c) ? c.num_ds : 0;
-  return 3 + 2 * (c.num_stages_q + c.num_stages_dout + c.num_ds + num_weights + c.num_stages_bias) +
-         num_unit_barriers(c) + c.num_slots + (c.has_lengths ? 1 : 0) + (is_scaled(c) ? 1 : 0) +
-         (c.cluster_size == 1 ? 0 : c.num_ds) + (draws_items(c) ? 2 * kItemSlots : 0) +
-         (frees_keys_early(c) ? 1 : 0);
+  return 3 + 2 * (c.num_stages_q + c.num_stages_dout + c.num_ds + num_weights) +
+         4 * c.num_stages_bias + num_unit_barriers(c) + c.num_slots + (c.has_lengths ? 1 : 0) +
+         (is_scaled(c) ? 1 : 0) + (c.cluster_size == 1 ? 0 : c.num_ds) +
+         (draws_items(c) ? 2 * kItemSlots : 0) + (frees_keys_early(c) ? 1 : 0);
 }
 constexpr BackwardMap shared_map(const BackwardConfig& c) {
   BackwardMap map{};

@@ -40,7 +40,6 @@ struct Loader {
   uint64_t once = ptx::createpolicy_evict_first();  // K and V by one
   RingPosition<config.num_stages_q> q_ring{};
   RingPosition<config.num_stages_dout> dout_ring{};
-  RingPosition<config.num_stages_bias> bias_ring{};
   int landed_parity = 0;
 
   template <int kHeadDim, int kRows>
@@ -137,42 +136,6 @@ struct Loader {
         queries(params.dout, block, walk, params.start_delta, s.delta(dout_ring.stage)));
     dout_ring.advance();
   }
-  // Visits the boxes of a tile of the bias: their places in a stage and in the tensor.
-  template <class Visit>
-  SIRDAR_DEVICE void each_bias_box(const KeyBlock& block, const Walk<config>& walk, Visit visit) {
-    constexpr int kBoxKeys = 128 / bias_entry_bytes(config);
-    const int head = block.head_kv * params.group_size + walk.head;
-    SIRDAR_UNROLL
-    for (int c = 0; c < block_keys(config) / kBoxKeys; ++c) {
-      visit(c * config.block_m * 128, block.first_key + c * kBoxKeys, walk.tile * config.block_m,
-            params.bias.stride_head != 0 ? head : 0,
-            params.bias.stride_batch != 0 ? block.batch : 0);
-    }
-  }
-  // Memory is asked before it is known that a stage is free.
-  SIRDAR_DEVICE void prefetch_bias(const KeyBlock& block, const Walk<config>& walk) {
-    if constexpr (config.num_stages_bias > 0) {
-      if (lane % 32 != 0) return;
-      each_bias_box(block, walk, [&](int, int key, int row, int head, int batch) {
-        ptx::prefetch_tensor_4d(params.bias_map, key, row, head, batch);
-      });
-    }
-  }
-  SIRDAR_DEVICE void load_bias(const KeyBlock& block, const Walk<config>& walk) {
-    if constexpr (config.num_stages_bias > 0) {
-      const uint32_t full = s.bias_full(bias_ring.stage), dst = s.bias(bias_ring.stage);
-      wait(s.bias_empty(bias_ring.stage), bias_ring.parity ^ 1);
-      if (lane == 0) {
-        ptx::mbarrier_arrive_expect_tx(full, bias_bytes(config));
-        each_bias_box(block, walk, [&](int offset, int key, int row, int head, int batch) {
-          ptx::cp_async_bulk_tensor_4d_load(dst + offset, params.bias_map, full, key, row, head,
-                                            batch, once);
-        });
-      }
-      meet();
-      bias_ring.advance();
-    }
-  }
   SIRDAR_DEVICE void load_k(const KeyBlock& block) {
     load<config.head_dim, block_keys(config)>(s.k(), s.k_full(), keys(params.k, block));
     if constexpr (config.cluster_size > 1) {
@@ -195,7 +158,6 @@ struct Loader {
       load_q(block, walk);
       wait(s.kv_empty(), parity);
       load_k(block);
-      load_bias(block, walk);
       load_dout(block, walk);
       wait(s.v_empty(), parity);
       load_v(block);
@@ -203,7 +165,6 @@ struct Loader {
       wait(s.kv_empty(), parity);
       load_k(block);
       load_q(block, walk);
-      load_bias(block, walk);
       load_v(block);
       load_dout(block, walk);
     }
@@ -237,12 +198,66 @@ struct Loader {
       }
       parity ^= 1;
       for (; !walk.is_done(); walk.advance()) {
-        prefetch_bias(block, walk);
         load_q(block, walk);
         load_dout(block, walk);
-        load_bias(block, walk);
       }
       item = next_item(item);  // no earlier: others may wait for what is drawn
+    }
+  }
+};
+
+// One thread: tiles of a bias with an entry for each pair. Either half of the keys has barriers of
+// its own, so that a warpgroup that is done with its own gets the next at once.
+template <BackwardConfig config>
+struct BiasLoader {
+  static constexpr int kBoxKeys = 128 / bias_entry_bytes(config), kBoxBytes = config.block_m * 128,
+                       kBoxes = block_keys(config) / 2 / kBoxKeys;  // of a half
+  const BackwardParams& params;
+  BackwardShared<config> s;
+  uint64_t once = ptx::createpolicy_evict_first();
+  RingPosition<config.num_stages_bias> ring{};
+
+  // Visits the boxes of a half: each its own number, and its place in the tensor.
+  template <class Visit>
+  SIRDAR_DEVICE void each_box(const KeyBlock& block, const Walk<config>& walk, int half,
+                              Visit visit) const {
+    const int head = block.head_kv * params.group_size + walk.head;
+    SIRDAR_UNROLL
+    for (int c = 0; c < kBoxes; ++c) {
+      visit(c, block.first_key + (half * kBoxes + c) * kBoxKeys, walk.tile * config.block_m,
+            params.bias.stride_head != 0 ? head : 0,
+            params.bias.stride_batch != 0 ? block.batch : 0);
+    }
+  }
+  SIRDAR_DEVICE void prefetch(const KeyBlock& block, const Walk<config>& walk, int half) const {
+    each_box(block, walk, half, [&](int, int key, int row, int head, int batch) {
+      ptx::prefetch_tensor_4d(params.bias_map, key, row, head, batch);
+    });
+  }
+  SIRDAR_DEVICE void load(const KeyBlock& block, const Walk<config>& walk, int half) const {
+    const uint32_t full = s.bias_full(ring.stage, half), dst = s.bias(ring.stage, half);
+    ptx::mbarrier_wait(s.bias_empty(ring.stage, half), ring.parity ^ 1);
+    ptx::mbarrier_arrive_expect_tx(full, kBoxes * kBoxBytes);
+    each_box(block, walk, half, [&](int box, int key, int row, int head, int batch) {
+      ptx::cp_async_bulk_tensor_4d_load(dst + box * kBoxBytes, params.bias_map, full, key, row,
+                                        head, batch, once);
+    });
+  }
+
+  // Memory is asked for the next tile before it is known that a stage is free.
+  SIRDAR_DEVICE void run() {
+    for (Items<config, false> items{params, s, 0}; !items.is_done(); items.advance()) {
+      const KeyBlock block = block_of<config>(params, items.item);
+      Walk<config> walk(block, params), ahead(block, params);
+      for (; !walk.is_done(); walk.advance()) {
+        ahead.advance();
+        SIRDAR_NO_UNROLL
+        for (int half = 0; half < 2; ++half) {
+          if (!ahead.is_done()) prefetch(block, ahead, half);
+          load(block, walk, half);
+        }
+        ring.advance();
+      }
     }
   }
 };
@@ -257,7 +272,7 @@ struct Reducer {
   BackwardShared<config> s;
   int index;       // of the reducers
   int step = 0;    // tiles so far, of all reducers
-  int round = 0;   // the same, modulo their number
+  int round = 0;   // the same, modulo those that barriers are of
   int parity = 0;  // of the barriers
 
   SIRDAR_DEVICE float* units_of(const KeyBlock& block, const Walk<config>& walk) const {
@@ -311,7 +326,7 @@ struct Reducer {
           if ((round * kParts + part) % kReducers == index) add_in_turn(block, walk, part);
         }
         ++step;
-        if (++round == kReducers) {
+        if (++round == num_rounds(config)) {
           round = 0;
           parity ^= 1;
         }

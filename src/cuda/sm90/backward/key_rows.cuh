@@ -188,10 +188,10 @@ struct KeyRows : ScaleFactor<is_scaled(config)> {  // from P times 2^15 to what 
   }
 
   SIRDAR_DEVICE void wait_for_bias() const {
-    ptx::mbarrier_wait(s.bias_full(bias_ring.stage), bias_ring.parity);
+    ptx::mbarrier_wait(s.bias_full(bias_ring.stage, half), bias_ring.parity);
   }
   SIRDAR_DEVICE void give_back_bias() {
-    arrive_each(s.bias_empty(bias_ring.stage));
+    arrive_each(s.bias_empty(bias_ring.stage, half));
     bias_ring.advance();
   }
 
@@ -204,8 +204,7 @@ struct KeyRows : ScaleFactor<is_scaled(config)> {  // from P times 2^15 to what 
     starts += 8 * (lane % 4);
     if constexpr (config.num_stages_bias > 0) {
       wait_for_bias();
-      const BiasStage<config> bias(s.bias(bias_ring.stage) + half * (bias_bytes(config) / 2), warp,
-                                   lane);
+      const BiasStage<config> bias(s.bias(bias_ring.stage, half), warp, lane);
       make_weights<config>(params, modification, at, bias, score, starts, weights, sloped);
       give_back_bias();
     } else {

@@ -30,8 +30,8 @@ struct BackwardShared {
     return base + kMap.weights + slot * weights_bytes(config);
   }
   SIRDAR_DEVICE uint32_t unit(int slot) const { return base + kMap.slots + slot * kUnitBytes; }
-  SIRDAR_DEVICE uint32_t bias(int stage) const {
-    return base + kMap.bias + stage * bias_bytes(config);
+  SIRDAR_DEVICE uint32_t bias(int stage, int half) const {
+    return base + kMap.bias + (2 * stage + half) * (bias_bytes(config) / 2);
   }
   SIRDAR_DEVICE uint32_t lse(int stage) const {
     return base + kMap.lse + stage * row_bytes(config);
@@ -72,11 +72,13 @@ struct BackwardShared {
   SIRDAR_DEVICE uint32_t peaks_full() const { return bar(kPeaks); }
   // Only in a cluster.
   SIRDAR_DEVICE uint32_t peer_ds_full(int i) const { return bar(kFirstPeer + i); }
-  // Only where TMA brings a bias.
-  SIRDAR_DEVICE uint32_t bias_full(int i) const { return bar(kFirstBias + 2 * i); }
-  SIRDAR_DEVICE uint32_t bias_empty(int i) const { return bar(kFirstBias + 2 * i + 1); }
+  // Only where TMA brings a bias: of either half of the keys.
+  SIRDAR_DEVICE uint32_t bias_full(int i, int half) const { return bar(kFirstBias + 4 * i + half); }
+  SIRDAR_DEVICE uint32_t bias_empty(int i, int half) const {
+    return bar(kFirstBias + 4 * i + 2 + half);
+  }
   // Only where items are drawn.
-  static constexpr int kFirstItem = kFirstBias + 2 * config.num_stages_bias;
+  static constexpr int kFirstItem = kFirstBias + 4 * config.num_stages_bias;
   SIRDAR_DEVICE uint32_t item_full(int i) const { return bar(kFirstItem + i); }
   SIRDAR_DEVICE uint32_t item_empty(int i) const { return bar(kFirstItem + kItemSlots + i); }
   SIRDAR_DEVICE void arrive_at_item(int i) const {
@@ -128,8 +130,10 @@ SIRDAR_DEVICE void init_barriers(const BackwardShared<config>& s) {
     }
   }
   for (int i = 0; i < config.num_stages_bias; ++i) {
-    ptx::mbarrier_init(s.bias_full(i), 1);
-    ptx::mbarrier_init(s.bias_empty(i), 8 * 32);
+    for (int half = 0; half < 2; ++half) {
+      ptx::mbarrier_init(s.bias_full(i, half), 1);
+      ptx::mbarrier_init(s.bias_empty(i, half), 4 * 32);
+    }
   }
   for (int i = 0; i < num_unit_barriers(config); ++i) ptx::mbarrier_init(s.unit_full(i), 4);
   for (int i = 0; i < config.num_slots; ++i) ptx::mbarrier_init(s.slot_empty(i), 1);
