@@ -5,7 +5,7 @@ tests/python/test_abi.py asks the C compiler whether every size, offset and valu
 """
 
 import ctypes
-import pathlib
+import os
 import threading
 from ctypes import (
     POINTER,
@@ -252,19 +252,20 @@ _library = None
 
 def candidates():
     """Where the library may be: in the wheel, in the build folder of a checkout, where the loader looks."""
-    package = pathlib.Path(__file__).resolve().parent
-    yield package / "libsirdar.so"
-    yield package.parent.parent / "build" / "release" / "libsirdar.so"
+    package = os.path.dirname(os.path.realpath(__file__))
+    yield os.path.join(package, "libsirdar.so")
+    checkout = os.path.dirname(os.path.dirname(package))
+    yield os.path.join(checkout, "build", "release", "libsirdar.so")
     yield "libsirdar.so.0"
 
 
 def _load():
     failures = []
     for path in candidates():
-        if isinstance(path, pathlib.Path) and not path.exists():
+        if os.path.isabs(path) and not os.path.exists(path):
             continue
         try:
-            loaded = ctypes.CDLL(str(path))
+            loaded = ctypes.CDLL(path)
             for name, (result, arguments) in FUNCTIONS.items():
                 function = getattr(loaded, name)
                 function.restype, function.argtypes = result, arguments

@@ -7,7 +7,6 @@ then holds for both.
 
 import ctypes
 import os
-import pathlib
 
 from . import _abi
 
@@ -18,11 +17,12 @@ _found = {}  # module -> address of a sirdar_executor, or None
 def _loaded_runtimes():
     """Files of the OpenMP runtimes that this process has loaded."""
     try:
-        lines = pathlib.Path("/proc/self/maps").read_text().splitlines()
+        with open("/proc/self/maps") as maps:
+            lines = maps.read().splitlines()
     except OSError:
         return set()
     files = (line.split(maxsplit=5)[-1] for line in lines if "/" in line)
-    return {file for file in files if pathlib.Path(file).name.startswith(_NAMES)}
+    return {file for file in files if os.path.basename(file).startswith(_NAMES)}
 
 
 def _of_torch(torch):
@@ -30,7 +30,7 @@ def _of_torch(torch):
     if not torch.backends.openmp.is_available():
         return None
     runtimes = _loaded_runtimes()
-    home = str(pathlib.Path(torch.__file__).parent)
+    home = os.path.dirname(torch.__file__)
     candidates = [file for file in runtimes if file.startswith(home)] or list(runtimes)
     if len(candidates) != 1:
         return None

@@ -1,7 +1,6 @@
 """doctor and selftest: what this machine runs, and whether it computes what it should."""
 
 import os
-import platform
 import re
 import sys
 import time
@@ -37,6 +36,8 @@ def _chosen(op, dtype, device):
 
 def doctor() -> str:
     """What this machine has and what will run on it, as text."""
+    import platform
+
     lines = [f"python       {platform.python_version()} ({sys.executable})"]
     try:
         library = _abi.library()

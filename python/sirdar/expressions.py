@@ -9,7 +9,6 @@ where(condition, x, y), & for and, | for or, ~ for not: `if`, `and`, `or`, `not`
 would need a value that does not exist yet.
 """
 
-import inspect
 import math
 import operator
 from typing import Any
@@ -427,6 +426,8 @@ def _foreign(name, inputs, options):
             f"{name or 'this'} of a traced value is not in the language; sirdar.expressions lists it."
         )
     try:
+        import inspect  # it takes longer to load than all of this package
+
         inspect.signature(function).bind(*inputs)
         # A number beside an array is an axis of it.
         fits = name not in ("min", "max") or not isinstance(inputs[-1], (int, float, tuple, list))
