@@ -311,6 +311,16 @@ def test_bad_input_is_refused_with_a_sentence(qkv):
         ),
         (
             NotImplementedError,
+            "q: is a nested",
+            lambda: sirdar.torch.attention(torch.nested.nested_tensor([*q]), k, v),
+        ),
+        (
+            NotImplementedError,
+            "k: is a nested",
+            lambda: sirdar.torch.attention(q, torch.nested.nested_tensor([*k]), v, causal=True),
+        ),
+        (
+            NotImplementedError,
             "q: lies on the meta",
             lambda: sirdar.torch.attention(q.to("meta"), k, v),
         ),

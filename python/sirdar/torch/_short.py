@@ -386,6 +386,8 @@ def rows_first(q, k, v, causal, alignment, scale):
     """As attention, of [batch, seqlen, heads, dim]; alignment: of a causal mask, where lengths differ."""
     if not (type(q) is type(k) is type(v) is torch.Tensor and _eager.is_plain()):
         return None
+    if q.is_nested or k.is_nested:  # they have no sizes, and are refused elsewhere
+        return None
     is_square = q.dim() == k.dim() == 4 and q.shape[1] == k.shape[1]
     allowed = ("bottom_right",) if causal is not True or is_square else ()
     allowed += (
