@@ -46,8 +46,7 @@ KnobFault fault_between_fields(const BackwardConfig& c) {
     return {"is_persistent=true", "it wants no mask that reads data"};
   }
   if (c.mirrors_tail && !may_mirror(c)) {
-    return {"mirrors_tail=true",
-            "it wants a causal mask, a window or a chunk, and no mask that reads data"};
+    return {"mirrors_tail=true", "it wants a mask"};
   }
   if (c.num_slots > num_unit_barriers(c)) {
     return fault("num_slots", c.num_slots,

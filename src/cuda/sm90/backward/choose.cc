@@ -78,17 +78,27 @@ void order_masked(BackwardConfig& config, int64_t seqlen_k) {
   }
 }
 
+// Under a mask that reads data. Walks of documents are short, and end with no tail.
+void order_read(BackwardConfig& config, const Problem& problem) {
+  const bool is_alone = !has_slopes(config) && !config.has_alibi && config.bias == Bias::none;
+  config.mirrors_tail =
+      is_alone && config.is_deterministic && is_medium(config) && !problem.has_document;
+}
+
 // Which thread blocks take which key blocks, and when, as far as it is measured: a soft-cap without
-// a mask and ALiBi with 65 to 128 columns.
-void order_work(BackwardConfig& config, int64_t seqlen_k) {
-  const bool reads_data = config.has_mask_mod || config.has_score_mod || config.bias != Bias::none;
-  if (config.element != Element::bf16 || config.has_lengths || reads_data) return;
-  if (is_modified(config) && !is_medium(config)) return;
+// a mask, ALiBi and masks that read data with 65 to 128 columns.
+void order_work(BackwardConfig& config, const Problem& problem) {
+  if (config.element != Element::bf16 || config.has_lengths) return;
   BackwardConfig other = config;
-  if (config.mask == MaskForm::full) {
-    order_rings(other, seqlen_k);
+  if (config.has_mask_mod) {
+    order_read(other, problem);
+  } else if (config.has_score_mod || config.bias != Bias::none ||
+             (is_modified(config) && !is_medium(config))) {
+    return;
+  } else if (config.mask == MaskForm::full) {
+    order_rings(other, problem.seqlen_k);
   } else {
-    order_masked(other, seqlen_k);
+    order_masked(other, problem.seqlen_k);
   }
   if (is_valid(other)) config = other;
 }
@@ -138,7 +148,7 @@ BackwardConfig choose_backward_config(const Problem& problem, bool may_stage_bia
   } else if (config.is_deterministic) {
     set_rings(config, 2, 2, 2, 4);
   }
-  order_work(config, problem.seqlen_k);
+  order_work(config, problem);
   if (may_stage_bias) stage_bias(config, problem.bias_axes, problem.seqlen_k);
   return config;
 }

@@ -24,7 +24,7 @@ struct BackwardConfig {
   // Not under a mask that reads data: as many thread blocks as multiprocessors load the next item's
   // tiles while they finish one. They draw their items, but for those that rings give them.
   bool is_persistent = false;
-  // Under such a mask: sections of heads are of one size, and in a fixed order the last one is
+  // Under any mask: sections of heads are of one size, and in a fixed order the last one is
   // walked the other way round, so that its longest key blocks can begin first and the shortest
   // come last.
   bool mirrors_tail = false;
@@ -261,8 +261,9 @@ constexpr bool may_cluster(const BackwardConfig& c) {
 constexpr bool may_stage_bias(const BackwardConfig& c) {
   return c.bias != Bias::none && !is_wide(c);
 }
-constexpr bool may_stay(const BackwardConfig& c) { return !c.has_mask_mod; }  // is_persistent
-constexpr bool may_mirror(const BackwardConfig& c) { return is_masked(c) && !c.has_mask_mod; }
+// is_persistent, mirrors_tail.
+constexpr bool may_stay(const BackwardConfig& c) { return !c.has_mask_mod; }
+constexpr bool may_mirror(const BackwardConfig& c) { return is_masked(c); }
 
 constexpr bool is_valid(const BackwardConfig& c) {
   if (!has_counts(c)) return false;

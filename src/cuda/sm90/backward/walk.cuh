@@ -46,7 +46,7 @@ struct CoveredWalk {
   int rank[kHalves] = {};  // of this tile among those of the head that a half sees in part
 
   SIRDAR_DEVICE CoveredWalk(const KeyBlock& of, const BackwardParams& p)
-      : params(p), block(of), word(of.begin / 32 - 1) {
+      : params(p), block(of), word(before_first()) {
     if (of.end <= of.begin) head = params.group_size;
     settle();
   }
@@ -55,7 +55,7 @@ struct CoveredWalk {
   SIRDAR_DEVICE void advance() {
     SIRDAR_UNROLL
     for (int half = 0; half < kHalves; ++half) rank[half] += part[half] >> (tile % 32) & 1;
-    left &= left - 1;
+    left ^= 1u << (tile % 32);
     settle();
   }
   SIRDAR_DEVICE bool is_seen(int half) const { return (seen[half] >> (tile % 32) & 1) != 0; }
@@ -65,7 +65,7 @@ struct CoveredWalk {
     if (!is_seen(half)) return Shown::kNothing;
     if ((part[half] >> (tile % 32) & 1) == 0) return Shown::kAll;
     const WalkView& walk = params.walk;
-    const int place = walk.cover.is_by_key != 0 ? tile : rank[half];
+    const int place = walk.cover.is_by_key != 0 ? tile : rank_in_order(half);
     if (place >= walk.num_tiles) return Shown::kLook;
     const long long list = list_of(walk, block.batch, block.head_kv * params.group_size + head);
     return (static_cast<int>(list) * walk.num_halves + block.index * kHalves + half) *
@@ -74,10 +74,27 @@ struct CoveredWalk {
   }
 
  private:
+  SIRDAR_DEVICE bool is_reversed() const { return config.mirrors_tail && block.is_reversed; }
+  SIRDAR_DEVICE int before_first() const {
+    return is_reversed() ? (block.end + 31) / 32 : block.begin / 32 - 1;
+  }
+  // Bits of tiles are kept from the first on, whichever way they are walked: then what comes later
+  // is counted.
+  SIRDAR_DEVICE int rank_in_order(int half) const {
+    if (!is_reversed()) return rank[half];
+    int count = ptx::count_bits(part[half] & ptx::lowest_bits(tile % 32));
+    for (int i = block.begin / 32; i < word; ++i) {
+      const ptx::Int4 found = ptx::load_constant_int4(walk_words(params, block, head) + i);
+      const int here = half == 0 ? found.x & ~found.z : found.y & ~found.w;
+      count += ptx::count_bits(static_cast<uint32_t>(here));
+    }
+    return count;
+  }
   SIRDAR_DEVICE void settle() {
     while (left == 0 && !is_done()) {
-      if (32 * ++word >= block.end) {
-        word = block.begin / 32 - 1;
+      word += is_reversed() ? -1 : 1;
+      if (is_reversed() ? word < block.begin / 32 : 32 * word >= block.end) {
+        word = before_first();
         ++head;
         SIRDAR_UNROLL
         for (int& one : rank) one = 0;
@@ -92,7 +109,8 @@ struct CoveredWalk {
         left |= seen[half];
       }
     }
-    if (left != 0) tile = 32 * word + ptx::lowest_bit(left);
+    if (left == 0) return;
+    tile = 32 * word + (is_reversed() ? ptx::highest_bit(left) : ptx::lowest_bit(left));
   }
 };
 
@@ -174,7 +192,7 @@ struct Adders {
 };
 
 // How many key blocks add to the same sum of a query tile before this one: masks let those further
-// right go first.
+// right go first, or further left where walks are reversed.
 template <BackwardConfig config>
 SIRDAR_DEVICE int turn_of(const BackwardParams& params, const KeyBlock& block,
                           const Walk<config>& walk) {
@@ -186,9 +204,13 @@ SIRDAR_DEVICE int turn_of(const BackwardParams& params, const KeyBlock& block,
         seen_by(params, block.batch, block.head_kv * params.group_size + walk.head, walk.tile);
     const uint32_t same = Own::sharers(block.index);
     const int own = block.index / Own::kBlocks;
-    const uint32_t right = ~1u << (Own::kHalves * (block.index % Own::kBlocks));
-    int turn = ptx::count_bits(Own::load(words + own) & same & right);
-    for (int word = own + 1; word < params.walk.cover.num_words; ++word) {
+    const int bit = Own::kHalves * (block.index % Own::kBlocks);
+    const bool is_reversed = config.mirrors_tail && block.is_reversed;
+    const uint32_t before = is_reversed ? ptx::lowest_bits(bit) : ~1u << bit;
+    int turn = ptx::count_bits(Own::load(words + own) & same & before);
+    const int begin = is_reversed ? 0 : own + 1;
+    const int end = is_reversed ? own : params.walk.cover.num_words;
+    for (int word = begin; word < end; ++word) {
       turn += ptx::count_bits(Own::load(words + word) & same);
     }
     return turn;
