@@ -66,6 +66,7 @@ SIRDAR_DEVICE void tighten(const ForwardParams& params, int lane, WorkItem& item
   const CoverWord* words = cover_words(params, item);
   const int first = item.first_block, last = first + item.num_blocks - 1;
   uint32_t hidden_left = ~0u, shown_right = 0;  // the least, and the largest plus 1
+  SIRDAR_NO_UNROLL
   for (int i = first / 32 + lane; i <= last / 32; i += 32) {
     uint32_t some = ptx::load_constant(&words[i].some);
     if (i == first / 32) some &= ~0u << (first % 32);
@@ -76,6 +77,7 @@ SIRDAR_DEVICE void tighten(const ForwardParams& params, int lane, WorkItem& item
     shown_right = static_cast<uint32_t>(32 * i + ptx::highest_bit(some) + 1);
   }
   ptx::syncwarp();
+  SIRDAR_NO_UNROLL
   for (int distance = 1; distance < 32; distance *= 2) {
     const uint32_t left = ptx::shfl_xor(hidden_left, distance);
     const uint32_t right = ptx::shfl_xor(shown_right, distance);

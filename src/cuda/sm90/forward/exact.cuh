@@ -28,26 +28,38 @@ struct ExactRow {
   const ForwardParams& params;
   const Modification& modification;
   const WorkItem& item;
-  int tile_row, row, k_begin;  // row, k_begin: of the sequence in ragged tensors
+  int head, row;          // row: of the sequence
+  int begin, end;         // keys that its own bounds leave
+  int key_head, k_begin;  // k_begin: the sequence's first key in ragged tensors
 
-  SIRDAR_DEVICE int head() const { return query_row_of<config>(params, item, tile_row).head; }
+  SIRDAR_DEVICE ExactRow(const ForwardParams& p, const Modification& m, const WorkItem& of,
+                         int tile_row)
+      : params(p), modification(m), item(of) {
+    const QueryRow own = query_row_of<config>(p, of, tile_row);
+    head = own.head;
+    row = own.row;
+    const KeyBounds<config> bounds(p, of.seqlen_q, of.seqlen_k);
+    begin = bounds.lo(row);
+    end = bounds.hi(row);
+    key_head = p.by_group.quotient(of.head);
+    k_begin = rows_of<config>(p.cu_seqlens_k, p.seqused_k, p.seqlen_k, of.batch).begin;
+  }
 
   // Logits as the softmax takes them.
   SIRDAR_DEVICE float score(int key) const {
-    const uint16_t* q = row_of<config>(params.q_rows, item.batch, head(), item.q_begin + row);
-    const uint16_t* k =
-        row_of<config>(params.k_rows, item.batch, item.head / params.group_size, k_begin + key);
+    const uint16_t* own = row_of<config>(params.q_rows, item.batch, head, item.q_begin + row);
+    const uint16_t* other = row_of<config>(params.k_rows, item.batch, key_head, k_begin + key);
     float sum = 0;
     SIRDAR_NO_UNROLL
     for (int d = 0; d < config.head_dim; ++d) {
-      sum = ptx::fma_of(value_of<config>(ptx::load_constant(q + d)),
-                        value_of<config>(ptx::load_constant(k + d)), sum);
+      sum = ptx::fma_of(value_of<config>(ptx::load_constant(own + d)),
+                        value_of<config>(ptx::load_constant(other + d)), sum);
     }
     return sum;
   }
   SIRDAR_DEVICE float bias(int key) const {
     const BiasView& view = params.bias;
-    const long long offset = item.batch * view.stride_batch + head() * view.stride_head +
+    const long long offset = item.batch * view.stride_batch + head * view.stride_head +
                              row * view.stride_row + key * view.stride_key;
     if constexpr (config.bias == Bias::fp32) {
       return ptx::load_constant(static_cast<const float*>(view.data) + offset);
@@ -73,26 +85,24 @@ struct ExactRow {
     for (int j = 0; j < 32; ++j) {
       const float weight = ptx::float_of(ptx::shfl(ptx::bits_of(weights), j));
       if (weight < 0 || column >= config.head_dim_v) continue;
-      const uint16_t* v = row_of<config>(params.v_rows, item.batch, item.head / params.group_size,
-                                         k_begin + key + j) +
-                          column;
-      first = ptx::fma_of(weight, value_of<config>(ptx::load_constant(v)), first);
-      second = ptx::fma_of(weight, value_of<config>(ptx::load_constant(v + 1)), second);
+      const uint16_t* pair =
+          row_of<config>(params.v_rows, item.batch, key_head, k_begin + key + j) + column;
+      first = ptx::fma_of(weight, value_of<config>(ptx::load_constant(pair)), first);
+      second = ptx::fma_of(weight, value_of<config>(ptx::load_constant(pair + 1)), second);
     }
   }
 
-  // finish(logit), or `hidden`.
+  // finish(logit), or `hidden`; key: from `begin` on.
   template <class Finish>
   SIRDAR_DEVICE float of_pair(int key, float hidden, Finish finish) const {
-    const KeyBounds<config> bounds(params, item.seqlen_q, item.seqlen_k);
-    if (key < bounds.lo(row) || key >= bounds.hi(row)) return hidden;
+    if (key >= end) return hidden;
     const int q_pos = row + item.seqlen_k - item.seqlen_q;
     float logit = score(key);
     if constexpr (config.has_logits) logit *= params.scale_log2;
     if constexpr (config.has_softcap) logit = saturated(logit / params.softcap) * params.softcap;
     if constexpr (config.has_alibi) {
       const float slope =
-          params.alibi[item.batch * params.stride_alibi_batch + head() * params.stride_alibi_head];
+          params.alibi[item.batch * params.stride_alibi_batch + head * params.stride_alibi_head];
       logit -= slope * ptx::absolute(static_cast<float>(q_pos - key));
     }
     if constexpr (config.bias != Bias::none) {
@@ -101,8 +111,8 @@ struct ExactRow {
       logit += more;
     }
     if constexpr (config.has_score_mod || config.has_mask_mod) {
-      const auto of_row = modification.begin_row(item.batch, head(), row, q_pos);
-      const auto of_key = modification.begin_key(item.batch, head(), key);
+      const auto of_row = modification.begin_row(item.batch, head, row, q_pos);
+      const auto of_key = modification.begin_key(item.batch, head, key);
       if constexpr (config.has_score_mod) logit = modification.score(of_row, of_key, logit);
       if constexpr (config.has_mask_mod) {
         if (!modification.visible(of_row, of_key)) return hidden;
@@ -128,9 +138,6 @@ template <ForwardConfig config, class Modification, class Write>
 SIRDAR_DEVICE void restore_rows(const ForwardParams& params, const Modification& modification,
                                 const WorkItem& item, int first_row, int lane, float scale,
                                 LostRows lost, RowPair reference, RowPair inverse, Write write) {
-  const int k_begin =
-      rows_of<config>(params.cu_seqlens_k, params.seqused_k, params.seqlen_k, item.batch).begin;
-  const KeyBounds<config> bounds(params, item.seqlen_q, item.seqlen_k);
   SIRDAR_NO_UNROLL
   while ((lost.upper | lost.lower) != 0) {
     const bool is_lower = lost.upper == 0;
@@ -146,13 +153,12 @@ SIRDAR_DEVICE void restore_rows(const ForwardParams& params, const Modification&
     // A row that sees nothing has no reference, and its result is 0 already.
     if (row >= item.seqlen_q || at == kMinusInfinity) continue;
     if (!has_head<config>(params, first_row + place)) continue;
-    const ExactRow<config, Modification> exact{params, modification, item, first_row + place,
-                                               row,    k_begin};
+    const ExactRow<config, Modification> exact(params, modification, item, first_row + place);
     SIRDAR_NO_UNROLL
     for (int column = 2 * lane; column < columns(config.head_dim_v); column += 64) {
       float first = 0, second = 0;
       SIRDAR_NO_UNROLL
-      for (int key = bounds.lo(row); key < bounds.hi(row); key += 32) {
+      for (int key = exact.begin; key < exact.end; key += 32) {
         exact.add_values(exact.weight(key + lane, scale, at), key, column, first, second);
       }
       write(place, column, pack<config.element>(first * factor, second * factor));

@@ -43,18 +43,14 @@ struct Restorer {
   }
 
   // Two columns a lane at a time, so that few registers are held.
-  SIRDAR_DEVICE void make_again(const WorkItem& item, int tile_row) const {
+  SIRDAR_DEVICE void make_again(const WorkItem& item, int tile_row, uint32_t* words) const {
     const float scale = config.has_logits ? kLog2e : params.scale_log2;
-    const int row = query_row<config>(tile_row);
-    const int k_begin =
-        rows_of<config>(params.cu_seqlens_k, params.seqused_k, params.seqlen_k, item.batch).begin;
-    const ExactRow<config, Modification> exact{params, modification, item, tile_row, row, k_begin};
-    const KeyBounds<config> bounds(params, item.seqlen_q, item.seqlen_k);
+    const ExactRow<config, Modification> exact(params, modification, item, tile_row);
     SIRDAR_NO_UNROLL
     for (int column = 2 * lane; column < columns(config.head_dim_v); column += 64) {
       float reference = kMinusInfinity, sum = 0, first = 0, second = 0;
       SIRDAR_NO_UNROLL
-      for (int key = bounds.lo(row); key < bounds.hi(row); key += 32) {
+      for (int key = exact.begin; key < exact.end; key += 32) {
         bool is_visible = false;
         const float logit = exact.of_pair(key + lane, kMinusInfinity, [&](float score) {
           is_visible = true;
@@ -72,12 +68,11 @@ struct Restorer {
         exact.add_values(weight, key, column, first, second);
       }
       float sink = kMinusInfinity;
-      if constexpr (config.has_sink) sink = params.sink[exact.head() * params.stride_sink] * kLog2e;
+      if constexpr (config.has_sink) sink = params.sink[exact.head * params.stride_sink] * kLog2e;
       sum = over_lanes(sum, [](float a, float b) { return a + b; });
       const float inverse = finish_row(reference, sum, sink).inverse;
       if (column < config.head_dim_v)
-        words_of(item, tile_row)[column / 2] =
-            pack<config.element>(first * inverse, second * inverse);
+        words[column / 2] = pack<config.element>(first * inverse, second * inverse);
     }
   }
 
@@ -87,7 +82,8 @@ struct Restorer {
     SIRDAR_NO_UNROLL
     for (int row = first; row < first + block_m(config); ++row) {
       if (query_row<config>(row) >= item.seqlen_q || !has_head<config>(params, row)) continue;
-      if (is_lost(words_of(item, row))) make_again(item, row);
+      uint32_t* words = words_of(item, row);
+      if (is_lost(words)) make_again(item, row, words);
     }
   }
 
