@@ -79,7 +79,7 @@ struct ExactPairs {
   }
 
   // Of a pair that is seen its logit; of others minus infinity.
-  SIRDAR_DEVICE float logit(int row, int key) const {
+  SIRDAR_DEVICE double logit(int row, int key) const {
     if (!is_within(row, key)) return kMinusInfinity;
     const auto of_row = begin_row(row);
     const auto of_key = begin_key(key);
@@ -132,31 +132,33 @@ struct ExactPairs {
   }
 
   struct Logit {
-    float value, slope, cap_slope;  // by the score before score_mod; of the soft-cap
+    double value;            // in fp32 a term of 1e7 would leave nothing of the others
+    float slope, cap_slope;  // by the score before score_mod; of the soft-cap
   };
   template <class Row, class Key>
   SIRDAR_DEVICE Logit logit_of(const Row& of_row, const Key& of_key, int row, int key, float bias,
                                float dot) const {
-    Logit logit{params.scale * dot, 1, 1};
+    float score = params.scale * dot;
+    Logit logit{0, 1, 1};
     if constexpr (config.has_softcap) {
       const float x = dot * params.softcap_factor;
       const float e = language::exp(-2.0f * ptx::absolute(x)), inverse = 1.0f / (1.0f + e);
       const float far = ptx::fma_of(-2.0f * e, inverse, 1.0f);
-      logit.value = params.softcap * (ptx::absolute(x) < 0.65f ? language::tanh(x)
-                                      : x < 0                  ? -far
-                                                               : far);
+      score = params.softcap * (ptx::absolute(x) < 0.65f ? language::tanh(x) : x < 0 ? -far : far);
       logit.cap_slope = 4.0f * e * inverse * inverse;
     }
-    logit.value += bias;
+    logit.value = static_cast<double>(score) + static_cast<double>(bias);
     if constexpr (config.has_alibi) {
       const int distance = row + sequence.k.length - sequence.q.length - key;
-      logit.value -= ptx::load_constant(params.alibi + batch * params.stride_alibi_batch +
-                                        head * params.stride_alibi_head) *
-                     ptx::absolute(static_cast<float>(distance));
+      const float slope = ptx::load_constant(params.alibi + batch * params.stride_alibi_batch +
+                                             head * params.stride_alibi_head);
+      logit.value -= static_cast<double>(slope) *
+                     static_cast<double>(ptx::absolute(static_cast<float>(distance)));
     }
     if constexpr (config.has_score_mod) {
-      logit.slope = modification.slope(of_row, of_key, logit.value);
-      logit.value = modification.score(of_row, of_key, logit.value);
+      const auto rounded = static_cast<float>(logit.value);
+      logit.slope = modification.slope(of_row, of_key, rounded);
+      logit.value = static_cast<double>(modification.score(of_row, of_key, rounded));
     }
     return logit;
   }
@@ -165,7 +167,8 @@ struct ExactPairs {
   // what a logit does not depend on gets nothing of a NaN.
   SIRDAR_DEVICE static void weigh(const Logit& logit, const RowLevel& level, float dp,
                                   ExactPair& pair) {
-    pair.weight = level.weight * ptx::exp2_approx((logit.value - level.base) * kLog2e);
+    pair.weight =
+        level.weight * ptx::exp2_approx(static_cast<float>(logit.value - level.base) * kLog2e);
     pair.product = pair.weight * dp;
     if constexpr (config.has_score_mod) {
       pair.product = language::through_slope(pair.product, logit.slope);

@@ -16,34 +16,52 @@ SIRDAR_DEVICE float share_of(double own_lse, float saved_lse) {
   return is_own ? 1.0f : language::exp(static_cast<float>(difference));
 }
 
+// A sum of exp(logit - top).
+struct RowSoftmax {
+  float top, sum;
+
+  SIRDAR_DEVICE void join(const RowSoftmax& other) {
+    if (top == kMinusInfinity && other.top == kMinusInfinity) return;
+    const float larger = ptx::max_of(top, other.top);  // without NaN, which the sum gets
+    sum = sum * language::exp(top - larger) + other.sum * language::exp(other.top - larger);
+    top = larger;
+  }
+};
+
 // Of one row by a warp: its largest logit, or sink, and what exp(logit - base) is of the caller's
-// softmax.
+// softmax. A first look finds about where the logits are, and the second takes them from there.
 template <BackwardConfig config, class Modification>
 SIRDAR_DEVICE RowLevel level_of(const ExactPairs<config, Modification>& pairs, int row, int lane) {
   const BackwardParams& params = pairs.params;
   const BackwardBounds<config> bounds = bounds_of<config>(params, pairs.sequence);
-  const int end = bounds.hi(row);
-  float largest = kMinusInfinity, sum = 0;
+  const int begin = bounds.lo(row) + lane, end = bounds.hi(row);
+  float sink = kMinusInfinity;
   if (params.sink != nullptr) {
-    largest = ptx::load_constant(params.sink + pairs.head * params.stride_sink);
-    sum = lane == 0 && largest != kMinusInfinity ? 1.0f : 0.0f;
+    sink = ptx::load_constant(params.sink + pairs.head * params.stride_sink);
   }
+  float about = sink;
   SIRDAR_NO_UNROLL
-  for (int first = bounds.lo(row); first < end; first += 32) {
-    const float logit = pairs.logit(row, first + lane);
-    float top = ptx::max_of(largest, logit);
-    SIRDAR_UNROLL
-    for (int mask = 1; mask < 32; mask *= 2) top = ptx::max_of(top, ptx::shfl_xor(top, mask));
-    if (top != largest) sum *= language::exp(largest - top);
-    largest = top;
-    if (logit != kMinusInfinity) sum += language::exp(logit - top);
+  for (int key = begin; key < end; key += 32) {
+    about = ptx::max_of(about, static_cast<float>(pairs.logit(row, key)));
   }
   SIRDAR_UNROLL
-  for (int mask = 1; mask < 32; mask *= 2) sum += ptx::shfl_xor(sum, mask);
-  if (largest == kMinusInfinity && sum == 0.0f) return {0, 0};  // nothing of the row is here
+  for (int mask = 1; mask < 32; mask *= 2) about = ptx::max_of(about, ptx::shfl_xor(about, mask));
+  if (about == kMinusInfinity) return {0, 0};  // nothing of the row is here
+  RowSoftmax softmax{kMinusInfinity, 0};
+  if (lane == 0) softmax.join({sink - about, 1});
+  SIRDAR_NO_UNROLL
+  for (int key = begin; key < end; key += 32) {
+    const double logit = pairs.logit(row, key);
+    softmax.join({static_cast<float>(logit - static_cast<double>(about)), 1});
+  }
+  SIRDAR_UNROLL
+  for (int mask = 1; mask < 32; mask *= 2) {
+    softmax.join({ptx::shfl_xor(softmax.top, mask), ptx::shfl_xor(softmax.sum, mask)});
+  }
   const long long at = pairs.offset(params.lse, true, row);
-  const double own = static_cast<double>(largest) + static_cast<double>(language::log(sum));
-  return {largest, share_of(own, static_cast<const float*>(params.lse.data)[at]) / sum};
+  const double base = static_cast<double>(about) + static_cast<double>(softmax.top);
+  const double own = base + static_cast<double>(language::log(softmax.sum));
+  return {base, share_of(own, static_cast<const float*>(params.lse.data)[at]) / softmax.sum};
 }
 
 // Of the rows from `first_row` on that the bits of `far` tell, by a warp.

@@ -27,7 +27,8 @@ struct WalkView {
 
 // Of a query row: a logit's weight is `weight` times exp(logit - base).
 struct RowLevel {
-  float base, weight;
+  double base;
+  float weight;
 };
 
 struct BackwardParams {

@@ -168,17 +168,25 @@ struct QueryGradient : ScaleFactor<is_scaled(config)> {  // from what dS is stor
     if (lane == 0) ptx::mbarrier_arrive(s.peaks_full());
   }
 
+  // K has come when dS of a tile is there. Not before: without tiles nobody waits for this
+  // warpgroup, which may still be at dQ of the block before when K of several more has come and
+  // gone.
+  SIRDAR_DEVICE void wait_for_keys(int parity) const {
+    ptx::mbarrier_wait(s.ds_full(ds_ring.stage), ds_ring.parity);
+    ptx::mbarrier_wait(s.k_full(), parity);
+  }
+
   SIRDAR_DEVICE void run() {
     int parity = 0;  // of K
     for (Items<config, true> items{params, s, lane}; !items.is_done(); items.advance()) {
       const KeyBlock block = block_of<config>(params, items.item);
       if (!has_keys<config>(params, block)) continue;
-      ptx::mbarrier_wait(s.k_full(), parity);
       if constexpr (is_scaled(config)) find_peaks(block, parity);
       Walk<config> walk(block, params);
-      // Where there is no tile other warps may be at the next block's already.
-      if constexpr (is_scaled(config)) {
-        if (!walk.is_done()) this->factor = inverse_of(wait_for_scale(s, parity));
+      if (!walk.is_done()) {
+        // Where there is no tile other warps may be at the next block's already.
+        if constexpr (is_scaled(config)) this->factor = inverse_of(wait_for_scale(s, parity));
+        wait_for_keys(parity);
       }
       parity ^= 1;
       for (; !walk.is_done(); walk.advance()) {

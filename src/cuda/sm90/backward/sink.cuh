@@ -43,7 +43,8 @@ SIRDAR_DEVICE void sink_gradient(const BackwardParams& params) {
       const bool counts = ptx::absolute(of_row) < -kMinusInfinity;
       const RowLevel level =
           is_far<kBackward>(of_row) ? params.levels[first + row] : RowLevel{of_row, 1};
-      const float weight = level.weight * ptx::exp2_approx((sink - level.base) * kLog2e);
+      const auto exponent = static_cast<float>(static_cast<double>(sink) - level.base);
+      const float weight = level.weight * ptx::exp2_approx(exponent * kLog2e);
       if (counts) sum = ptx::fma_of(weight, ptx::load_constant(start_delta + row), sum);
     }
   }
