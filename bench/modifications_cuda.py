@@ -23,6 +23,7 @@ from flash_attn_peer import relative
 from sirdar_ctypes import Library, Refused
 
 BATCH, HEADS, SEQLEN, HEAD_DIM = 2, 16, 8192, 128
+DOCUMENTS = 12
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -34,6 +35,10 @@ class Modification:
         self.tensors, self.change = tensors or {}, change or (lambda scores: scores)
 
 
+def document_rows(seqlen, count):
+    return -(-seqlen // count)
+
+
 def modifications(seqlen):
     position = torch.arange(seqlen, device="cuda")
     distance = position[:, None] - position[None]
@@ -42,7 +47,7 @@ def modifications(seqlen):
     slopes = torch.tensor([2.0 ** (-(h + 1) / 2) for h in range(HEADS)], device="cuda")
 
     def documents(count):
-        ids = (position // max(1, seqlen // count + 1)).int()[None].repeat(BATCH, 1)
+        ids = (position // document_rows(seqlen, count)).int()[None].repeat(BATCH, 1)
         seen = causal & (ids[:, :, None] == ids[:, None])[0]
         tensors = {"document_q": lambda: ids, "document_k": lambda: ids}
         return Modification(" causal document", seen, tensors)
@@ -65,7 +70,7 @@ def modifications(seqlen):
         "chunk": Modification(
             " causal chunk:1024", causal & (position[:, None] // 1024 == position[None] // 1024)
         ),
-        "documents": documents(12),
+        "documents": documents(DOCUMENTS),
         "boolean": Modification(" mask:qk", causal, {"mask": lambda: causal[None, None]}),
         "random boolean": Modification(" mask:qk", noise, {"mask": lambda: noise[None, None]}),
         "prefix": Modification(
@@ -172,9 +177,9 @@ def main():
     large, small = modifications(SEQLEN), modifications(300)
     lengths = {name: SEQLEN for name in large}
     # As long as one of the documents, and as many rows in all; as many keys as a row of the window sees.
-    short = SEQLEN // 13
+    short = document_rows(SEQLEN, DOCUMENTS)
     for name, kind, length, batch in (
-        ("causal documents apart", "causal", short, BATCH * 13),
+        ("causal documents apart", "causal", short, BATCH * DOCUMENTS),
         ("window apart", "plain", 1024, BATCH * SEQLEN // 1024),
         ("chunk apart", "causal", 1024, BATCH * SEQLEN // 1024),
     ):
