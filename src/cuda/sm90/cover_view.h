@@ -12,8 +12,8 @@ struct alignas(16) CoverWord {
 };
 
 // Written by cover_keys(): a word per query block and 32 key blocks, and of the
-// first `num_tiles` blocks of a query block that are seen in part what each row sees, a bit a pair:
-// block_n / 32 words a row. Strides in query blocks.
+// first `num_tiles` blocks of a query block that are seen in part what each row sees, a bit a pair
+// (config.h; backward/walk.cuh has its own). Strides in query blocks.
 struct CoverView {
   CoverWord* words;
   unsigned* tiles;
@@ -22,9 +22,13 @@ struct CoverView {
   int num_batches, num_heads, num_words, num_tiles;  // of different ones; of one query block
 };
 
-// Warps of one thread block of that kernel, which looks at one query block.
-inline constexpr int kCoverWarps = 8;
-// What each warp found, for one word and the one before.
-inline constexpr int kCoverSharedBytes = 2 * kCoverWarps * 16;
+// Warps of one thread block of that kernel. With 32 each has one key block of a word, and few reads
+// are waited for one after the other; where there are many thread blocks, one a word or a quarter
+// of one, those wait for each other's.
+constexpr int cover_warps(bool looks_at_pairs, bool is_by_key) {
+  return looks_at_pairs || is_by_key ? 8 : 32;
+}
+// Words that are found together, and what is found of their blocks: one round and the one before.
+inline constexpr int kCoverRound = 4, kCoverSharedBytes = 2 * kCoverRound * 32 * 4;
 
 }  // namespace sirdar::sm90

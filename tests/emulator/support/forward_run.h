@@ -79,7 +79,7 @@ std::string run_cover(ForwardRun& run, const Modification& modification) {
   emulator::Launch launch;
   launch.grid.x =
       static_cast<unsigned>(cover.num_batches * cover.num_heads * params.forward.num_blocks_m);
-  launch.threads = 32 * sm90::kCoverWarps;
+  launch.threads = 32 * sm90::cover_warps(false, false);
   launch.shared_bytes = sm90::kCoverSharedBytes;
   launch.resident = 1;
   static constexpr sm90::CoverConfig kConfig{config, false};

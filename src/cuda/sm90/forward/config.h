@@ -107,8 +107,12 @@ constexpr int num_threads(const ForwardConfig& c) { return 128 * (c.num_consumer
 constexpr int depth_qk(const ForwardConfig& c) { return round_up(c.head_dim, 16); }
 constexpr int width_pv(const ForwardConfig& c) { return round_up(c.head_dim_v, 16); }
 
-// 32-bit words of which pairs of a tile are seen, row by row.
-constexpr int seen_words(const ForwardConfig& c) { return block_m(c) * (c.block_n / 32); }
+// 32-bit words of which pairs of a tile are seen: of each row, and each of the four lanes that
+// share it, the keys whose scores the lane has; up to 64 keys of a tile they are half a word.
+constexpr int seen_row_words(int block_n) {
+  return block_n <= 64 ? 2 : 4 * ((block_n + 127) / 128);
+}
+constexpr int seen_words(const ForwardConfig& c) { return block_m(c) * seen_row_words(c.block_n); }
 
 constexpr int q_bytes(const ForwardConfig& c) {
   const int staged_out = c.num_q_buffers > 1 ? columns(c.head_dim_v) : 0;

@@ -18,7 +18,7 @@ template <ForwardConfig config>
 struct LogitTerms {
   BiasTile<config.num_stages_bias == 0 ? config.bias : Bias::none, config.block_n> bias;
   StagedBias<config.num_stages_bias == 0 ? Bias::none : config.bias, config.block_n> staged_bias;
-  SeenKeys<config.has_mask_mod ? config.block_n : 0> seen;
+  SeenScores<config.block_n / 2> seen;  // where a mask of the caller's may hide
 };
 
 template <bool kValue>
@@ -301,11 +301,11 @@ struct Consumer {
       }
     }
   }
-  SIRDAR_DEVICE void load_seen(const WorkItem& of, const SeenBlock& known, Terms& terms) const {
+  SIRDAR_DEVICE void load_seen(const SeenBlock& known, Terms& terms) const {
     if constexpr (config.has_mask_mod) {
       if (known.tile < 0) return;
       const long long first = static_cast<long long>(known.tile) * seen_words(config);
-      terms.seen.load(params.cover.tiles + first, thread_row(of) - of.block * kM);
+      terms.seen.load(params.cover.tiles + first, 4 * (64 * warpgroup + 16 * warp) + lane);
     }
   }
   // While the products run.
@@ -317,12 +317,16 @@ struct Consumer {
       bias_ring.advance();
     }
   }
+  // What the tile does not say: all of the masks, or only the structured ones.
   SIRDAR_DEVICE void find_seen(const WorkItem& of, const SeenBlock& known, Terms& terms) const {
     if constexpr (config.has_mask_mod) {
-      if (known.tile != SeenBlock::kLook) return;
+      if (known.tile >= 0) return;
+      terms.seen = SeenScores<kN / 2>::template within<kHasLo>(column_bounds(of, known.index));
+      if (known.tile == SeenBlock::kAll) return;
       const int row = first_row(of) + 16 * warp + lane % 16;
-      terms.seen.find(modification, of, query_row_of<config>(params, of, row), known.index * kN,
-                      lane);
+      SeenKeys<kN> keys;
+      keys.find(modification, of, query_row_of<config>(params, of, row), known.index * kN, lane);
+      keys.keep_in(terms.seen, lane);
     }
   }
 
@@ -347,14 +351,11 @@ struct Consumer {
   // All the masks there are.
   template <int kCount>
   SIRDAR_DEVICE void hide(float (&s_)[kCount], const WorkItem& of, int block,
-                          const SeenBlock& known, const Terms& terms) const {
-    const ColumnBounds bounds = column_bounds(of, block);
+                          const Terms& terms) const {
     if constexpr (config.has_mask_mod) {
-      auto seen = SeenScores<kCount>::template within<kHasLo>(bounds);
-      if (known.tile != SeenBlock::kAll) terms.seen.keep_in(seen, lane);
-      seen.hide_others(s_);
+      terms.seen.hide_others(s_);
     } else {
-      mask_scores<kHasLo>(s_, bounds);
+      mask_scores<kHasLo>(s_, column_bounds(of, block));
     }
   }
 
@@ -394,14 +395,14 @@ struct Consumer {
 
   // The first block of an item: an exact maximum.
   template <class Half>
-  SIRDAR_DEVICE void first_softmax(const WorkItem& of, int blocks, const SeenBlock& known,
-                                   const Terms& terms, RowState& state, Half) {
+  SIRDAR_DEVICE void first_softmax(const WorkItem& of, int blocks, const Terms& terms,
+                                   RowState& state, Half) {
     constexpr int kCount = (Half::value ? kN / 2 : kN) / 2;
     auto& target = reinterpret_cast<float(&)[kCount]>(scores);
     const int block = of.first_block + blocks - 1;
     make_logits(target, of, block, terms);
     if (config.mask != MaskForm::full || config.has_mask_mod || (block + 1) * kN > of.seqlen_k) {
-      hide(target, of, block, known, terms);
+      hide(target, of, block, terms);
     }
     RowPair unused;
     online_update<config, 0>(target, scale, state, unused);
@@ -585,9 +586,9 @@ struct Consumer {
     issue_pv();
     pass_turn();
     if constexpr (kAsksLate) block = describe();
-    load_seen(item, block.known, terms);
+    load_seen(block.known, terms);
     take_bias(terms);
-    find_seen(item, block.known, terms);
+    if (block.hides) find_seen(item, block.known, terms);
     if constexpr (config.overlaps) {
       ptx::wgmma_wait_group<1>();
     } else {
@@ -608,7 +609,7 @@ struct Consumer {
     Block block{};
     const Terms terms = issue_block(describe, block);
     make_logits(scores, item, block.index, terms);
-    if (kMayHide && block.hides) hide(scores, item, block.index, block.known, terms);
+    if (kMayHide && block.hides) hide(scores, item, block.index, terms);
     RowPair factor;
     online_update<config, kThreshold>(scores, scale, rows, factor);
     release_k();
@@ -635,7 +636,7 @@ struct Consumer {
     }
     RowPair factor{1, 1};
     const auto hide_some = [&] {
-      if (hides) hide(scores, item, block.index, block.known, terms);
+      if (hides) hide(scores, item, block.index, terms);
     };
     const bool moved = guarded_softmax(block.index, is_classic, hide_some, factor);
     wait_out();
@@ -723,12 +724,12 @@ struct Consumer {
     issue_qk(q_ring.stage, half);
     pass_turn();
     const SeenBlock known = known_block();
-    load_seen(item, known, terms);
+    load_seen(known, terms);
     take_bias(terms);
     find_seen(item, known, terms);
     ptx::wgmma_wait_group<0>();
     ptx::registers_ready(scores);
-    first_softmax(item, num_blocks, known, terms, rows, half);
+    first_softmax(item, num_blocks, terms, rows, half);
     release_k();
     pack_weights(half);
   }
@@ -747,13 +748,13 @@ struct Consumer {
     issue_pv();
     pass_turn();
     const SeenBlock known = known_block();
-    load_seen(next, known, terms);
+    load_seen(known, terms);
     take_bias(terms);
     find_seen(next, known, terms);
     const RowPair inverse = end_rows();
     ptx::wgmma_wait_group<1>();
     ptx::registers_ready(scores);
-    first_softmax(next, blocks, known, terms, state, half);
+    first_softmax(next, blocks, terms, state, half);
     release_k();
     hold_behind(state.sum);
     wait_out();

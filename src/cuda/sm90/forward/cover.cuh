@@ -107,7 +107,7 @@ struct CoverBlock {
   static constexpr ForwardConfig kForward = config.forward;
   static constexpr int kM = block_m(kForward), kQueryRows = block_rows(kForward),
                        kN = kForward.block_n, kWords = kN / 32,
-                       kOwn = 32 / kCoverWarps;  // key blocks of a warp in a word
+                       kWarps = cover_warps(config.looks_at_pairs, config.is_by_key);
   const ForwardParams& params;
   const Modification& modification;
   int batch, head, block;
@@ -144,9 +144,8 @@ struct CoverBlock {
     return key < bounds.hi(last_row()) && ptx::min_of(key + kN, k.length) > bounds.lo(first_row());
   }
 
-  // What kRows tile rows, at most 32, see of a key block, row by row a lane's; a row and 32 keys at
-  // a time, so that ids and masks are read line by line. Packed heads see the same.
-  template <int kRows>
+  // What 32 tile rows see of a key block, row by row a lane's; a row and 32 keys at a time, so that
+  // ids and masks are read line by line. Packed heads see the same.
   SIRDAR_DEVICE void look(int tile_row, int key, uint32_t (&seen)[kWords]) const {
     typename Modification::Key keys[kWords];
     SIRDAR_UNROLL
@@ -156,7 +155,7 @@ struct CoverBlock {
     const int row = query_row<kForward>(tile_row + lane);
     const auto own = modification.begin_row(batch, head, row, row + shift());
     SIRDAR_NO_UNROLL
-    for (int first = 0; first < kRows; first += 4) {
+    for (int first = 0; first < 32; first += 4) {
       SIRDAR_UNROLL
       for (int i = first; i < first + 4; ++i) {
         const auto of_row = from_lane(own, i);
@@ -168,9 +167,30 @@ struct CoverBlock {
       }
     }
   }
-  SIRDAR_DEVICE static void store(unsigned* row, const uint32_t (&seen)[kWords]) {
+  // Of a tile row, whose bits the lane has, those that structured masks leave, as the threads of
+  // the forward hold scores. By all lanes; row: in the tile.
+  SIRDAR_DEVICE void store_by_lane(unsigned* tile, int row, int key,
+                                   const uint32_t (&seen)[kWords]) const {
+    const KeyBounds<kForward> bounds(params, q.length, k.length);
+    const int query = query_row<kForward>(block * kM + row);
+    const int lo = bounds.lo(query) - key, hi = bounds.hi(query) - key;
+    uint32_t left[kWords];
     SIRDAR_UNROLL
-    for (int word = 0; word < kWords; ++word) row[word] = seen[word];
+    for (int word = 0; word < kWords; ++word) {
+      left[word] = seen[word] & bits_from_to(lo - 32 * word, hi - 32 * word);
+    }
+    constexpr int kRowWords = seen_row_words(kN);
+    uint32_t words[kRowWords];
+    SIRDAR_UNROLL
+    for (int i = 0; i < kRowWords; ++i) {
+      if constexpr (kN <= 64) {
+        words[i] = own_bits(left, 2 * i, 0) | own_bits(left, 2 * i + 1, 0) << 16;
+      } else {
+        words[i] = own_bits(left, i / (kRowWords / 4), i % (kRowWords / 4));
+      }
+    }
+    SIRDAR_UNROLL
+    for (int i = 0; i < kRowWords; ++i) tile[row * kRowWords + i] = words[i];
   }
 
   // Of 32 rows and keys: from a row's bits in a lane to a key's.
@@ -203,69 +223,84 @@ struct CoverBlock {
     }
   }
 
-  // Of a warp's own key blocks of a word, by interval arithmetic.
-  SIRDAR_DEVICE ptx::Int4 bound(int index) const {
-    if (first_row() >= q.length) return {};
-    const int first_bit = warp * kOwn;
-    uint32_t some = 0, all = 0;
+  // Whether something of a key block may be visible, and whether all is: bits 0 and 1, by interval
+  // arithmetic.
+  template <class RowBounds>
+  SIRDAR_DEVICE uint32_t bound(const RowBounds& rows, language::Box& box, int key) const {
+    if (!is_reached(key)) return 0;
+    box.k = {key, ptx::min_of(key + kN, k.length) - 1};
+    const language::Truth truth = modification.visible_bounds(rows, box);
+    return truth.may_be_true ? truth.may_be_false ? 1 : 3 : 0;
+  }
+
+  // What the warps find of key blocks is exchanged in shared memory, two rounds' apart.
+  SIRDAR_DEVICE static uint32_t found(int round, int word) {
+    return ptx::dynamic_shared() + (round % 2 * kCoverRound + word) * (32 * 4);
+  }
+  SIRDAR_DEVICE CoverWord gather(uint32_t from) const {
+    const uint32_t own = ptx::load_shared(from + 4 * lane);
+    CoverWord word{};
+    word.some = ptx::ballot_sync((own & 1) != 0);
+    word.all = ptx::ballot_sync((own & 2) != 0);
+    return word;
+  }
+  // Of so many words from `first` on, at most a round's; by the whole block.
+  SIRDAR_DEVICE void bound_words(int round, int first, int count) const {
     language::Box box{
         batch, head, {first_row(), last_row()}, {first_row() + shift(), last_row() + shift()}, {},
         lane,  32};
-    const auto rows = modification.begin_row_bounds(box);
-    SIRDAR_NO_UNROLL
-    for (int bit = first_bit; bit < first_bit + kOwn; ++bit) {
-      const int key = (32 * index + bit) * kN;
-      if (!is_reached(key)) continue;
-      box.k = {key, ptx::min_of(key + kN, k.length) - 1};
-      const language::Truth truth = modification.visible_bounds(rows, box);
-      some |= static_cast<uint32_t>(truth.may_be_true) << bit;
-      all |= static_cast<uint32_t>(truth.may_be_true && !truth.may_be_false) << bit;
+    if (first_row() < q.length) {
+      const auto rows = modification.begin_row_bounds(box);
+      SIRDAR_NO_UNROLL
+      for (int i = warp; i < 32 * count; i += kWarps) {
+        const uint32_t seen = bound(rows, box, (32 * first + i) * kN);
+        if (lane == 0) ptx::store_shared(found(round, i / 32) + i % 32 * 4, seen);
+      }
+    } else {
+      for (int i = warp; i < 32 * count; i += kWarps) {
+        if (lane == 0) ptx::store_shared(found(round, i / 32) + i % 32 * 4, 0u);
+      }
     }
-    return {static_cast<int>(some), static_cast<int>(all), 0, 0};
-  }
-
-  // All warps' together; by the whole block.
-  SIRDAR_DEVICE CoverWord gather(ptx::Int4 own, int index) const {
-    const uint32_t found = ptx::dynamic_shared() + (index % 2) * kCoverWarps * 16;
-    if (lane == 0) ptx::store_shared(found + warp * 16, own);
     ptx::syncthreads();
-    CoverWord word{};
-    SIRDAR_UNROLL
-    for (int i = 0; i < kCoverWarps; ++i) {
-      const ptx::Int4 other = ptx::load_shared_int4(found + i * 16);
-      word.some |= static_cast<uint32_t>(other.x);
-      word.all |= static_cast<uint32_t>(other.y);
-    }
-    return word;
   }
 
-  // All of a query block's words.
+  // All of a query block's words. Of blocks that are seen in part a warp takes 32 rows at a time.
   SIRDAR_DEVICE void run_bounds() const {
-    constexpr int kRows = kM / kCoverWarps;
-    static_assert(kRows <= 32 && kRows % 4 == 0);
+    constexpr int kGroups = kM / 32, kPlaces = kWarps / kGroups;
+    static_assert(kPlaces > 0);
     int rank = 0;  // of the next block that is seen in part
     SIRDAR_NO_UNROLL
-    for (int index = 0; index < params.cover.num_words; ++index) {
-      CoverWord word = gather(bound(index), index);
-      word.tiles_before = rank;
-      if (warp == 0 && lane == 0) words()[index] = word;
-      for (uint32_t part = word.some & ~word.all; part != 0; part &= part - 1, ++rank) {
-        if (rank >= params.cover.num_tiles) continue;
-        uint32_t seen[kWords];
-        look<kRows>(block * kM + warp * kRows, (32 * index + ptx::lowest_bit(part)) * kN, seen);
-        if (lane < kRows) store(tile(rank) + (warp * kRows + lane) * kWords, seen);
+    for (int round = 0; round * kCoverRound < params.cover.num_words; ++round) {
+      const int first = round * kCoverRound;
+      const int count = ptx::min_of(kCoverRound, params.cover.num_words - first);
+      bound_words(round, first, count);
+      SIRDAR_NO_UNROLL
+      for (int i = 0; i < count; ++i) {
+        CoverWord word = gather(found(round, i));
+        word.tiles_before = rank;
+        if (warp == 0 && lane == 0) words()[first + i] = word;
+        for (uint32_t part = word.some & ~word.all; part != 0; part &= part - 1, ++rank) {
+          if (rank >= params.cover.num_tiles || rank % kPlaces != warp / kGroups) continue;
+          const int row = warp % kGroups * 32;
+          const int key = (32 * (first + i) + ptx::lowest_bit(part)) * kN;
+          uint32_t seen[kWords];
+          look(block * kM + row, key, seen);
+          store_by_lane(tile(rank), row + lane, key, seen);
+        }
       }
     }
   }
 
   SIRDAR_DEVICE void run_word(int index) const {
-    const CoverWord word = gather(bound(index), 0);
-    if (warp == 0 && lane == 0) words()[index] = word;
+    bound_words(0, index, 1);
+    if (warp != 0) return;
+    const CoverWord word = gather(found(0, 0));
+    if (lane == 0) words()[index] = word;
   }
 
   // A quarter of a word: a key block a warp.
   SIRDAR_DEVICE void run_pairs(int quarter) const {
-    static_assert(kCoverWarps == 8);
+    static_assert(kWarps == 8);
     const int key_block = 8 * quarter + warp, key = key_block * kN;
     uint32_t valid[kWords];  // keys that there are
     SIRDAR_UNROLL
@@ -278,11 +313,11 @@ struct CoverBlock {
       SIRDAR_NO_UNROLL
       for (int row = 0; row < kM; row += 32) {
         uint32_t seen[kWords];
-        look<32>(block * kM + row, key, seen);
+        look(block * kM + row, key, seen);
         if constexpr (config.is_by_key) {
           store_by_key(key, row, seen);
         } else {
-          store(tile(key_block) + (row + lane) * kWords, seen);
+          store_by_lane(tile(key_block), row + lane, key, seen);
         }
         const bool counts = query_row<kForward>(block * kM + row + lane) < q.length;
         SIRDAR_UNROLL
@@ -293,9 +328,14 @@ struct CoverBlock {
       }
     }
     const bool is_seen = ptx::any_sync(some), is_all = is_seen && !ptx::any_sync(!all);
-    const CoverWord word =
-        gather({static_cast<int>(is_seen) << warp, static_cast<int>(is_all) << warp, 0, 0}, 0);
-    if (warp != 0 || lane != 0) return;
+    if (lane < 4) {  // those of the other quarters are not there
+      ptx::store_shared(found(0, 0) + (8 * lane + warp) * 4,
+                        lane == 0 ? (is_seen ? 1u : 0u) + (is_all ? 2u : 0u) : 0u);
+    }
+    ptx::syncthreads();
+    if (warp != 0) return;
+    const CoverWord word = gather(found(0, 0));
+    if (lane != 0) return;
     CoverWord& whole = words()[quarter / 4];
     reinterpret_cast<uint8_t*>(&whole.some)[quarter % 4] = static_cast<uint8_t>(word.some);
     reinterpret_cast<uint8_t*>(&whole.all)[quarter % 4] = static_cast<uint8_t>(word.all);

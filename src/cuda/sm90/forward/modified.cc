@@ -41,8 +41,8 @@ KernelSource cover_source(const KernelSource& forward, const Problem& problem, b
       fmt::format("{{{}, {}, {}}}", forward.config_text, looks_at_pairs(problem), is_by_key);
   source.function = "cover_keys";
   source.entry = forward.entry + "_cover";
-  source.threads = 32 * kCoverWarps;
-  source.min_blocks = 2;
+  source.threads = 32 * cover_warps(looks_at_pairs(problem), is_by_key);
+  source.min_blocks = source.threads <= 256 ? 2 : 1;
   source.shared_bytes = kCoverSharedBytes;
   source.spill_bytes_known = 0;
   return source;

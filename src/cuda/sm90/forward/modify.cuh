@@ -42,6 +42,21 @@ SIRDAR_DEVICE void modify_scores(const Modification& modification, const WorkIte
   }
 }
 
+// Of a row's bits, one a key, word `index` of those whose scores a lane has; quarter: which of the
+// four that share a row. Two bits of each eight are brought together in the last byte of a product
+// whose other terms end below it.
+template <int kWords>
+SIRDAR_DEVICE uint32_t own_bits(const uint32_t (&row)[kWords], int quarter, int index) {
+  const int first = 2 * quarter;
+  const uint32_t own = 0x03030303u << first, gather = 0x01041040u >> first;
+  uint32_t together = 0;
+  SIRDAR_UNROLL
+  for (int word = 4 * index; word < 4 * index + 4 && word < kWords; ++word) {
+    together |= ((row[word] & own) * gather) >> 24 << (8 * (word % 4));
+  }
+  return together;
+}
+
 // What a thread's two rows see of a score tile, a bit per key. A warp looks at one row and 32
 // neighbouring keys at a time, so that ids and masks are read line by line: in the layout of the
 // scores each would be a load of its own. kKeys may be 0.
@@ -77,46 +92,13 @@ struct SeenKeys {
     }
   }
 
-  // The same from `tile`, which has them row by row; `row` is the thread's upper one in it.
-  SIRDAR_DEVICE void load(const unsigned* tile, int row) {
-    load_row(tile + row * kWords, upper);
-    load_row(tile + (row + 8) * kWords, lower);
-  }
-  SIRDAR_DEVICE static void load_row(const unsigned* row, uint32_t (&words)[kSize]) {
-    constexpr int kFours = kWords / 4 * 4;
-    SIRDAR_UNROLL
-    for (int word = 0; word < kFours; word += 4) {
-      const ptx::Int4 four = ptx::load_constant_int4(row + word);
-      words[word] = static_cast<uint32_t>(four.x);
-      words[word + 1] = static_cast<uint32_t>(four.y);
-      words[word + 2] = static_cast<uint32_t>(four.z);
-      words[word + 3] = static_cast<uint32_t>(four.w);
-    }
-    SIRDAR_UNROLL
-    for (int word = kFours; word < kWords; ++word) words[word] = ptx::load_constant(row + word);
-  }
-
   // Leaves of `seen` what is seen here too.
   template <int kCount>
   SIRDAR_DEVICE void keep_in(SeenScores<kCount>& seen, int lane) const {
-    keep_row(upper, lane, seen.upper);
-    keep_row(lower, lane, seen.lower);
-  }
-  // Of a word the lane's eight bits, two of each eight, are brought together in its last byte: by a
-  // product whose other terms end below it.
-  template <int kRowWords>
-  SIRDAR_DEVICE static void keep_row(const uint32_t (&words)[kSize], int lane,
-                                     uint32_t (&seen)[kRowWords]) {
-    const int first = 2 * (lane % 4);
-    const uint32_t own = 0x03030303u << first, gather = 0x01041040u >> first;
     SIRDAR_UNROLL
-    for (int i = 0; i < kRowWords; ++i) {
-      uint32_t together = 0;
-      SIRDAR_UNROLL
-      for (int word = 4 * i; word < 4 * i + 4 && word < kWords; ++word) {
-        together |= ((words[word] & own) * gather) >> 24 << (8 * (word % 4));
-      }
-      seen[i] &= together;
+    for (int word = 0; word < SeenScores<kCount>::kWords; ++word) {
+      seen.upper[word] &= own_bits(upper, lane % 4, word);
+      seen.lower[word] &= own_bits(lower, lane % 4, word);
     }
   }
 };

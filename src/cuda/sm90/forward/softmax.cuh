@@ -203,6 +203,23 @@ struct SeenScores {
 
   SIRDAR_DEVICE static constexpr int bit_of(int i) { return i / 4 * 2 + (i & 1); }
 
+  // Of a tile that cover_keys() has written; place: 4 times the thread's upper row in it, and the
+  // lane among the four.
+  SIRDAR_DEVICE void load(const unsigned* tile, int place) {
+    load_row(tile, place, upper);
+    load_row(tile, place + 32, lower);
+  }
+  SIRDAR_DEVICE static void load_row(const unsigned* tile, int place, uint32_t (&row)[kWords]) {
+    if constexpr (kCount <= 32) {
+      row[0] = ptx::load_constant(reinterpret_cast<const uint16_t*>(tile) + place);
+    } else {
+      SIRDAR_UNROLL
+      for (int word = 0; word < kWords; ++word) {
+        row[word] = ptx::load_constant(tile + place * kWords + word);
+      }
+    }
+  }
+
   // Of columns before `column`.
   SIRDAR_DEVICE static uint32_t bits_before(int column, int word) {
     const int own = ptx::max_of(column - 128 * word, 0);
