@@ -401,6 +401,41 @@ TEST(EmulatedBackwardItems, WithoutTilesBehindOneThatWaits) {
   }
 }
 
+// A tile is not converted while any of its turns is to come, whatever is said of others.
+TEST(EmulatedBackwardEarly, ConvertWaitsForEveryTurn) {
+  std::vector<std::string> problems = {
+      "bwd b2 sq300 sk500 hq2 hkv1 d64 bf16 | num_sums=2 hop_steps=1 splits_turns=true",
+      "bwd b1 sq200 sk410 h1 d64 bf16 causal dlse"};
+  for (const std::string& text : problems) {
+    SCOPED_TRACE(text);
+    const ListedKernels kernels = listed_kernels(text, "cuda.sm90.backward").value();
+    const auto config = kernels.config.as<sm90::BackwardConfig>();
+    ASSERT_TRUE(config.converts_early);
+    check::Inputs inputs(kernels.problem, 1, check::Style::plain, 16);
+    inputs.accept();
+    const sm90::BackwardWorkspace workspace = sm90::workspace_of(kernels.problem, config, {});
+    inputs.set_workspace(workspace.end);
+    inputs.reset_outputs();
+    fill_with_numbers(inputs.args());
+    const EmulatedDriver driver;
+    std::vector<cuda::Step> steps =
+        sm90::make_steps(kernels.problem, config, {}, inputs.args(), 16).value();
+    const std::vector<cuda::Step> convert = {steps.back()};
+    steps.pop_back();
+    ASSERT_EQ(launch_all(kernels, steps, 1), "");
+    auto* const turns =
+        reinterpret_cast<int*>(static_cast<std::byte*>(inputs.args().workspace) + workspace.turns);
+    const int64_t tiles = kernels.problem.batch * kernels.problem.num_heads_q *
+                          ((kernels.problem.seqlen_q + config.block_m - 1) / config.block_m);
+    for (int64_t i = 0; i < tiles * config.num_sums * tile_parts(config); ++i) {
+      EXPECT_GT(turns[i]--, 0);
+      EXPECT_NE(launch_all(kernels, convert, 1), "") << i;
+      ++turns[i];
+    }
+    EXPECT_EQ(launch_all(kernels, convert, 1), "");
+  }
+}
+
 // Every gradient of a run on data that do not depend on `seed`, which draws the schedule.
 std::vector<double> gradients_of(const std::string& text, uint64_t seed) {
   const ListedKernels kernels = listed_kernels(text, "cuda.sm90.backward").value();

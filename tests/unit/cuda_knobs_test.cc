@@ -132,6 +132,8 @@ TEST(CudaBackwardKnobs, TheWordsAreTheRule) {
       config.num_stages_bias = draw({0, 0, 1});
       config.is_persistent = draw({0, 1}) != 0;
       config.mirrors_tail = draw({0, 1}) != 0;
+      config.converts_early = draw({0, 1}) != 0;
+      config.num_spare = draw({0, 0, 3, 65});
       EXPECT_EQ(!sm90::fault_of(chosen, config).is_fault(), is_valid(config))
           << print_fields(config);
     }
@@ -144,6 +146,14 @@ TEST(CudaBackwardKnobs, OrdersOfWorkWantTheirMasks) {
   EXPECT_TRUE(planned("bwd s64 h2 d128 fp16", "is_persistent", "true").ok());
   EXPECT_TRUE(planned("bwd s64 h2 d128 bf16 causal", "is_persistent", "true").ok());
   EXPECT_TRUE(planned("bwd s64 h2 d128 bf16 causal document", "mirrors_tail", "true").ok());
+}
+
+TEST(CudaBackwardKnobs, EarlyConversionWantsAFixedOrder) {
+  const char* const fixed = "bwd s64 h2 d64 bf16 causal";
+  for (const char* value : {"0", "3", "64"}) EXPECT_TRUE(planned(fixed, "num_spare", value).ok());
+  for (const char* value : {"-1", "65"}) expect_refused(fixed, "num_spare", value);
+  expect_refused("bwd s64 h2 d128 bf16 nondeterministic", "converts_early", "true");
+  expect_refused("bwd s64 h2 d128 bf16 nondeterministic", "num_spare", "1");
 }
 
 }  // namespace

@@ -46,6 +46,26 @@ SIRDAR_DEVICE Int4 load_constant_int4(const void* address) {  // 16-byte aligned
   return {value.x, value.y, value.z, value.w};
 }
 
+// Global memory that is read, or written, once: lines that others need stay in L2 for longer.
+SIRDAR_DEVICE Int4 load_once_int4(const void* address) {  // 16-byte aligned
+  Int4 value;
+  asm volatile("ld.global.cs.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "l"(address)
+               : "memory");
+  return value;
+}
+SIRDAR_DEVICE uint32_t load_once(const uint32_t* address) {
+  uint32_t value;
+  asm volatile("ld.global.cs.b32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
+  return value;
+}
+SIRDAR_DEVICE void store_once_int4(void* address, Int4 value) {  // 16-byte aligned
+  asm volatile("st.global.cs.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(value.x),
+               "r"(value.y), "r"(value.z), "r"(value.w)
+               : "memory");
+}
+
 // A hint: the line of global memory is going to be read.
 SIRDAR_DEVICE void prefetch_l2(const void* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address));

@@ -86,7 +86,9 @@ Rings rings_of(const Problem& problem, const BackwardConfig& config, int num_sms
     const int64_t size = divide_up(blocks, rings);
     if (size == last_size) continue;
     last_size = size;
-    const int64_t at_once = std::min(heads, num_sms / size);
+    int64_t at_once = std::min(heads, num_sms / size);
+    // No more than as many rounds want: who has no ring may convert.
+    if (config.converts_early) at_once = divide_up(heads, divide_up(heads, at_once));
     const auto rank = std::tuple(divide_up(heads, at_once) * rings,
                                  std::max<int64_t>(at_once * bytes - kSectionBytes, 0),
                                  std::max<int64_t>(config.hop_steps * size - tiles, 0));
@@ -129,6 +131,25 @@ void add_rows(const Problem& problem, const Args& args, BackwardParams& params) 
   }
 }
 
+// Thread blocks, or clusters, of the main kernel that may be there at one time.
+int places_of(const BackwardConfig& config, int num_sms) {
+  return std::max(1, (num_sms - config.num_spare) / config.cluster_size);
+}
+
+// Of those that stay and draw items. Few items leave multiprocessors idle anyway.
+int staying_blocks(const BackwardConfig& config, int num_items, int num_sms) {
+  constexpr int kLeastRounds = 8;
+  const int all = std::max(1, num_sms / config.cluster_size);
+  const int blocks = num_items < kLeastRounds * all ? all : places_of(config, num_sms);
+  return std::min(num_items, blocks);
+}
+
+// Blocks of convert that look at key blocks alone, behind those of query tiles.
+int64_t looking_blocks(const BackwardConfig& config, int64_t key_blocks) {
+  constexpr int64_t kMostLooking = 1024;
+  return config.converts_early && restores(config) ? std::min(key_blocks, kMostLooking) : 0;
+}
+
 void add_work(const Problem& problem, const BackwardConfig& config, int num_sms,
               BackwardParams& params) {
   params.batch = static_cast<int>(problem.batch);
@@ -143,7 +164,7 @@ void add_work(const Problem& problem, const BackwardConfig& config, int num_sms,
   const int heads = static_cast<int>(problem.batch * problem.num_heads_kv);
   params.num_items = params.num_blocks_n * heads;
   if (config.is_deterministic && !is_masked(config)) {
-    const Rings rings = rings_of(problem, config, std::max(1, num_sms / config.cluster_size));
+    const Rings rings = rings_of(problem, config, places_of(config, num_sms));
     params.ring_blocks = rings.num_blocks;
     params.num_rings = rings.num_rings;
     params.section_heads = rings.num_heads;
@@ -305,10 +326,9 @@ Result<std::vector<cuda::Step>> make_steps(const Problem& problem, const Backwar
   cuda::Step prepare = step_of(BackwardPass::prepare, params.batch * row_blocks * head_blocks);
   if (has_levels(config)) prepare.params = modified.value();
   // Blocks that wait for each other in a ring must all run at one time, and then walk the items.
-  const int64_t at_once =
-      params.ring_blocks > 0 ? params.section_heads * params.ring_blocks
-      : draws_items(config) ? std::min(params.num_items, std::max(1, num_sms / config.cluster_size))
-                            : params.num_items;
+  const int64_t at_once = params.ring_blocks > 0 ? params.section_heads * params.ring_blocks
+                          : draws_items(config)  ? staying_blocks(config, params.num_items, num_sms)
+                                                 : params.num_items;
   cuda::Step backward = step_of(BackwardPass::backward, at_once * config.cluster_size);
   backward.cluster.x = static_cast<unsigned>(config.cluster_size);
   backward.params = modified.value();
@@ -317,8 +337,9 @@ Result<std::vector<cuda::Step>> make_steps(const Problem& problem, const Backwar
   } else {
     backward.is_programmatic = true;
   }
-  cuda::Step convert =
-      step_of(BackwardPass::convert, int64_t{params.batch} * params.num_heads * params.num_tiles);
+  const int64_t query_tiles = int64_t{params.batch} * params.num_heads * params.num_tiles;
+  cuda::Step convert = step_of(
+      BackwardPass::convert, query_tiles + looking_blocks(config, num_key_blocks(problem, config)));
   convert.is_programmatic = true;
   if (restores(config)) convert.params = modified.value();
   std::vector<cuda::Step> steps;

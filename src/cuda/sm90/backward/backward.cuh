@@ -29,6 +29,7 @@ SIRDAR_DEVICE void backward(const BackwardParams& params, const Modification& mo
     ptx::syncthreads();
   }
   ptx::griddepcontrol_wait();
+  if constexpr (config.converts_early) ptx::griddepcontrol_launch_dependents();
   if (warpgroup == 0) {
     ptx::setmaxnreg_dec<helper_registers(config)>();
     const int warp = ptx::uniform(thread / 32);

@@ -17,6 +17,8 @@ BackwardConfig with_tuning_of(BackwardConfig chosen, const BackwardConfig& confi
   chosen.cluster_size = config.cluster_size;
   chosen.is_persistent = config.is_persistent;
   chosen.mirrors_tail = config.mirrors_tail;
+  chosen.converts_early = config.converts_early;
+  chosen.num_spare = config.num_spare;
   chosen.packs_products = config.packs_products;
   return chosen;
 }
@@ -47,6 +49,12 @@ KnobFault fault_between_fields(const BackwardConfig& c) {
   }
   if (c.mirrors_tail && !may_mirror(c)) {
     return {"mirrors_tail=true", "it wants a mask"};
+  }
+  if (c.converts_early && !c.is_deterministic) {
+    return {"converts_early=true", "sums that are added to in any order are done at the end"};
+  }
+  if (c.num_spare > 0 && !c.converts_early) {
+    return fault("num_spare", c.num_spare, "without converts_early 0 may be");
   }
   if (c.num_slots > num_unit_barriers(c)) {
     return fault("num_slots", c.num_slots,

@@ -103,6 +103,21 @@ void order_work(BackwardConfig& config, const Problem& problem) {
   if (is_valid(other)) config = other;
 }
 
+// Whether convert runs beside the main kernel, as far as it is measured: what it gains is a smaller
+// share of longer walks, and under a mask it must be left multiprocessors.
+void order_convert(BackwardConfig& config, int64_t seqlen_k) {
+  constexpr int64_t kMostKeysOfRings = 4096, kMostKeysUnderAMask = 2048;
+  const bool is_plain = config.element == Element::bf16 && config.is_deterministic &&
+                        !config.has_lengths && !is_modified(config);
+  if (!is_plain) return;
+  if (has_rings(config)) {
+    config.converts_early = seqlen_k <= kMostKeysOfRings;
+  } else if (config.mask == MaskForm::upper && is_narrow(config)) {
+    config.converts_early = seqlen_k <= kMostKeysUnderAMask;
+    config.num_spare = config.converts_early ? 5 : 0;
+  }
+}
+
 // A tile of a bias that has an entry for each pair takes the place of slots of dQ. fp32 has no room
 // beside 128 query rows, and is slower where additions to a tile are two steps apart.
 void stage_bias(BackwardConfig& config, const Axes& axes, int64_t seqlen_k) {
@@ -149,6 +164,7 @@ BackwardConfig choose_backward_config(const Problem& problem, bool may_stage_bia
     set_rings(config, 2, 2, 2, 4);
   }
   order_work(config, problem);
+  order_convert(config, problem.seqlen_k);
   if (may_stage_bias) stage_bias(config, problem.bias_axes, problem.seqlen_k);
   return config;
 }

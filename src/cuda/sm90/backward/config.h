@@ -28,6 +28,10 @@ struct BackwardConfig {
   // walked the other way round, so that its longest key blocks can begin first and the shortest
   // come last.
   bool mirrors_tail = false;
+  // In a fixed order: convert's blocks begin beside the main kernel's, on multiprocessors that have
+  // none of those, and take query tiles that nobody adds to any more; so many are left to them.
+  bool converts_early = false;
+  int num_spare = 0;
   MaskForm mask = MaskForm::full;
   bool is_deterministic = true;  // dQ is added up in one order, whatever runs when
   bool has_lengths = false;      // lengths differ by sequence: cu_seqlens, seqused
@@ -60,6 +64,8 @@ constexpr void fields(C& c, Visit visit) {
   visit("cluster_size", c.cluster_size);
   visit("is_persistent", c.is_persistent);
   visit("mirrors_tail", c.mirrors_tail);
+  visit("converts_early", c.converts_early);
+  visit("num_spare", c.num_spare);
   visit("mask", c.mask);
   visit("is_deterministic", c.is_deterministic);
   visit("has_lengths", c.has_lengths);
@@ -241,6 +247,7 @@ constexpr void counts(const BackwardConfig& c, Visit visit) {
   visit("num_sums", c.num_sums, 1, 4);
   visit("hop_steps", c.hop_steps, 1, 1 << 20);
   visit("cluster_size", c.cluster_size, 1, 2);
+  visit("num_spare", c.num_spare, 0, 64);
 }
 constexpr bool has_counts(const BackwardConfig& c) {
   bool is_within = c.block_m % 64 == 0;
@@ -271,7 +278,8 @@ constexpr bool is_valid(const BackwardConfig& c) {
   const bool has_sums =
       c.num_sums == 1 || (c.is_deterministic && (c.num_sums == 2 || c.num_sums == 4));
   const bool has_order = (!c.is_persistent || may_stay(c)) && (!c.mirrors_tail || may_mirror(c));
-  return has_shape && has_sums && has_order && (c.block_m == 64 || may_be_tall(c)) &&
+  const bool has_spare = c.converts_early ? c.is_deterministic : c.num_spare == 0;
+  return has_shape && has_sums && has_order && has_spare && (c.block_m == 64 || may_be_tall(c)) &&
          (c.cluster_size == 1 || may_cluster(c)) && (c.num_stages_bias == 0 || may_stage_bias(c)) &&
          c.num_slots <= num_unit_barriers(c) && shared_bytes(c) <= kMostSharedBytes;
 }

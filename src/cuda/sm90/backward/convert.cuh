@@ -9,10 +9,12 @@
 namespace sirdar::sm90 {
 
 // A thread's part of a unit, which nobody writes any more.
+template <BackwardConfig config>
 SIRDAR_DEVICE void add(float (&values)[32], const float* unit) {
   SIRDAR_UNROLL
   for (int i = 0; i < 8; ++i) {
-    const ptx::Int4 four = ptx::load_constant_int4(unit + 512 * i);
+    const ptx::Int4 four = config.converts_early ? ptx::load_once_int4(unit + 512 * i)
+                                                 : ptx::load_constant_int4(unit + 512 * i);
     values[4 * i] += ptx::float_of(static_cast<uint32_t>(four.x));
     values[4 * i + 1] += ptx::float_of(static_cast<uint32_t>(four.y));
     values[4 * i + 2] += ptx::float_of(static_cast<uint32_t>(four.z));
@@ -20,25 +22,78 @@ SIRDAR_DEVICE void add(float (&values)[32], const float* unit) {
   }
 }
 
+SIRDAR_DEVICE int num_query_tiles(const BackwardParams& params) {
+  return params.batch * params.num_heads * params.num_tiles;
+}
+
+// The tile of a thread block: in their order in memory or, where they are taken early, about in
+// that in which they are done. Of a section all heads are walked at one time; key block 0 adds last
+// and goes from the first tile to the last, but a window's key blocks end from right to left.
+template <BackwardConfig config>
+SIRDAR_DEVICE QueryTile query_tile_of(const BackwardParams& params, int index) {
+  QueryTile place;
+  if constexpr (!config.converts_early || !is_masked(config)) {
+    const int batch_head = index / params.num_tiles;
+    place.tile = index - batch_head * params.num_tiles;
+    place.batch = batch_head / params.num_heads;
+    place.head = batch_head - place.batch * params.num_heads;
+  } else {
+    const int head_tiles = params.group_size * params.num_tiles;
+    const int tiles = params.section_heads * head_tiles;
+    const int section = ptx::min_of(index / tiles, params.num_sections);
+    const int first_head = section * params.section_heads;
+    const int heads = section < params.num_sections
+                          ? params.section_heads
+                          : params.batch * params.num_heads_kv - first_head;
+    const int rest = index - section * tiles, row = rest / heads;
+    const int head = first_head + rest - row * heads, of_group = row / params.num_tiles;
+    place.batch = head / params.num_heads_kv;
+    place.head = (head - place.batch * params.num_heads_kv) * params.group_size + of_group;
+    place.tile = row - of_group * params.num_tiles;
+    if constexpr (config.mask == MaskForm::interval || config.has_mask_mod) {
+      place.tile = params.num_tiles - 1 - place.tile;
+    }
+  }
+  return place;
+}
+
+// Until nobody adds to a tile any more, of whose sums `adders` is how many key blocks do. Sums may
+// be read by all threads behind it.
+template <BackwardConfig config>
+SIRDAR_DEVICE void wait_for_tile(const int* turns, const int (&adders)[config.num_sums],
+                                 int thread) {
+  constexpr int kParts = tile_parts(config);
+  SIRDAR_UNROLL
+  for (int i = 0; i < config.num_sums * kParts; ++i) {
+    if (thread == i) ptx::wait_until_equal(turns + i, adders[i / kParts]);
+  }
+  ptx::syncthreads();
+}
+
 // The units of one query tile, a warp 16 rows of each. Returns the rows that are not finite as
 // find_lost() does, those of the second 64 rows two bits further.
 template <BackwardConfig config>
-SIRDAR_DEVICE uint32_t convert_tile(const BackwardParams& params, int thread, int lane) {
+SIRDAR_DEVICE uint32_t convert_tile(const BackwardParams& params, const QueryTile& place,
+                                    int thread, int lane) {
   constexpr int kUnits = tile_units(config), kChunks = columns(config.head_dim) / 64,
                 kSums = config.num_sums;
-  const int index = ptx::block_idx_x();
-  const int batch_head = index / params.num_tiles, tile = index - batch_head * params.num_tiles;
-  const int batch = batch_head / params.num_heads, head = batch_head - batch * params.num_heads;
+  const int batch = place.batch, head = place.head, tile = place.tile;
   const Sequence sequence = sequence_of<config>(params, batch);
   const int stored = rows_there<config.has_lengths>(params.cu_seqlens_q, params.seqlen_q, batch);
   if (tile * config.block_m >= stored) return 0;
-  bool is_there[kSums];
+  int adders[kSums];
   SIRDAR_UNROLL
   for (int sum = 0; sum < kSums; ++sum) {
-    is_there[sum] = has_adders<config>(params, sequence, tile, sum);
+    adders[sum] = count_adders<config>(params, sequence, tile, sum);
     if constexpr (config.has_mask_mod) {
-      is_there[sum] = is_there[sum] && is_added_to<config>(params, batch, head, tile, sum);
+      if (adders[sum] > 0) {
+        adders[sum] = count_adders<config>(params, batch, head, tile, sum);
+      }
     }
+  }
+  const long long first_sum = tile_index(params, sequence, head, tile) * kSums;
+  if constexpr (config.converts_early) {
+    wait_for_tile<config>(params.turns + first_sum * tile_parts(config), adders, thread);
   }
   const RowView& view = params.dq_rows;
   const bool is_ragged = params.cu_seqlens_q.data != nullptr;
@@ -49,15 +104,13 @@ SIRDAR_DEVICE uint32_t convert_tile(const BackwardParams& params, int thread, in
   SIRDAR_NO_UNROLL
   for (int unit = 0; unit < kUnits; ++unit) {
     const float* const sums =
-        params.dq_sum +
-        (tile_index(params, sequence, head, tile) * (kSums * kUnits) + unit) * kUnitFloats +
-        4 * thread;
+        params.dq_sum + (first_sum * kUnits + unit) * kUnitFloats + 4 * thread;
     float values[32];  // of a thread, as accumulators
     SIRDAR_UNROLL
     for (float& value : values) value = 0;
     SIRDAR_UNROLL
     for (int sum = 0; sum < kSums; ++sum) {
-      if (is_there[sum]) add(values, sums + sum * (kUnits * kUnitFloats));
+      if (adders[sum] > 0) add<config>(values, sums + sum * (kUnits * kUnitFloats));
     }
     uint32_t words[16];  // columns 8 i + 2 (lane % 4) of row r, then of row r + 8
     SIRDAR_UNROLL
@@ -75,7 +128,12 @@ SIRDAR_DEVICE uint32_t convert_tile(const BackwardParams& params, int thread, in
       const ptx::Int4 piece =
           gather_row(lane, {words[first], words[first + 1], words[first + 2], words[first + 3]});
       if (row < stored && column < config.head_dim) {
-        *reinterpret_cast<ptx::Int4*>(rows + row * view.stride_row + column) = piece;
+        uint16_t* const to = rows + row * view.stride_row + column;
+        if constexpr (config.converts_early) {
+          ptx::store_once_int4(to, piece);
+        } else {
+          *reinterpret_cast<ptx::Int4*>(to) = piece;
+        }
       }
     }
     if constexpr (restores(config)) lost |= find_lost(values) << (2 * (unit / kChunks));
@@ -85,12 +143,28 @@ SIRDAR_DEVICE uint32_t convert_tile(const BackwardParams& params, int thread, in
 
 template <ConvertConfig config, class Modification = language::NoModification>
 SIRDAR_DEVICE void convert(const BackwardParams& params, const Modification& modification = {}) {
-  const int thread = ptx::thread_idx_x(), lane = thread % 32;
-  ptx::griddepcontrol_wait();
-  const uint32_t lost = convert_tile<config.backward>(params, thread, lane);
-  if constexpr (restores(config.backward)) {
-    if (!has_lost<config.backward>(params, lost, lane)) return;
-    restore<config.backward>(params, modification, lost, thread / 32, lane);
+  constexpr BackwardConfig kBackward = config.backward;
+  const int thread = ptx::thread_idx_x(), lane = thread % 32, index = ptx::block_idx_x();
+  const int tiles = num_query_tiles(params), blocks = ptx::grid_dim_x();
+  // Of early ones the last waits too, so that this kernel does not end before the main one.
+  const bool is_early = kBackward.converts_early && index < tiles - 1;
+  if (!is_early) ptx::griddepcontrol_wait();
+  LostShare share{{}, 0, index, blocks};
+  if constexpr (kBackward.converts_early) {
+    if (index >= tiles) {  // only keys
+      share.first_block = index - tiles;
+      share.step = blocks - tiles;
+    } else {  // keys are not known yet
+      share.first_block = num_key_blocks<kBackward>(params);
+    }
+  }
+  if (index < tiles) {
+    share.tile = query_tile_of<kBackward>(params, index);
+    share.rows = convert_tile<kBackward>(params, share.tile, thread, lane);
+  }
+  if constexpr (restores(kBackward)) {
+    if (!has_lost<kBackward>(params, share, lane)) return;
+    restore<kBackward>(params, modification, share, thread / 32, lane);
   }
 }
 

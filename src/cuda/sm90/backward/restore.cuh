@@ -92,35 +92,57 @@ struct LineRestorer {
   }
 };
 
+// What a thread block looks at: rows of the query tile that it converts, as find_lost() says of a
+// warp's, and of key blocks every `step`-th.
+struct LostShare {
+  QueryTile tile;
+  uint32_t rows;
+  int first_block, step;
+};
+
+template <BackwardConfig config>
+SIRDAR_DEVICE int num_key_blocks(const BackwardParams& params) {
+  return params.batch * params.num_heads_kv * params.num_blocks_n * config.cluster_size;
+}
+
+// A lane's word of a key block. The main kernel may have written it since this one began.
+template <BackwardConfig config>
+SIRDAR_DEVICE uint32_t lost_word(const BackwardParams& params, int block, int lane) {
+  const unsigned* const word =
+      params.lost + kLostWords * static_cast<long long>(block) + lane % kLostWords;
+  return config.converts_early ? ptx::load_once(word) : ptx::load_constant(word);
+}
+
 // The lines that a warp makes again, one after the other: of the query tile that its block
 // converts, then of key blocks. Of those word n of eight is of keys 16 n and on, of the first 64
 // twice where a block has no more; warp n % 4 looks at it.
 template <BackwardConfig config>
 struct LostLines {
   const BackwardParams& params;
+  const LostShare& share;
   int warp, lane;
-  uint32_t rows;          // left of the tile, as find_lost() says
+  uint32_t rows;          // left of the tile
   int block;              // of keys
   uint32_t words = 0;     // a lane's of the block's
   int word = kLostWords;  // the next one
   uint32_t keys = 0;      // left of the one before
   bool has_key = false;   // its dV is next
 
-  SIRDAR_DEVICE LostLines(const BackwardParams& all, uint32_t lost, int own_warp, int own_lane)
+  SIRDAR_DEVICE LostLines(const BackwardParams& all, const LostShare& own, int own_warp,
+                          int own_lane)
       : params(all),
+        share(own),
         warp(own_warp),
         lane(own_lane),
-        rows(lost),
-        block(ptx::block_idx_x() - ptx::grid_dim_x()) {}
+        rows(own.rows),
+        block(own.first_block - own.step) {}
 
   SIRDAR_DEVICE bool next(LostLine& line) {
     if (rows != 0) {
-      const int batch_head = ptx::block_idx_x() / params.num_tiles;
-      const int tile = ptx::block_idx_x() - batch_head * params.num_tiles;
       line.kind = LostLine::kQuery;
-      line.batch = batch_head / params.num_heads;
-      line.head = batch_head - line.batch * params.num_heads;
-      line.index = tile * config.block_m + 16 * warp + lost_row(ptx::lowest_bit(rows));
+      line.batch = share.tile.batch;
+      line.head = share.tile.head;
+      line.index = share.tile.tile * config.block_m + 16 * warp + lost_row(ptx::lowest_bit(rows));
       rows &= rows - 1;
       return true;
     }
@@ -130,7 +152,7 @@ struct LostLines {
       return true;
     }
     const int of_head = params.num_blocks_n * config.cluster_size;
-    const int num_blocks = params.batch * params.num_heads_kv * of_head;
+    const int num_blocks = num_key_blocks<config>(params);
     SIRDAR_NO_UNROLL
     while (keys == 0) {
       if (word < kLostWords) {
@@ -138,10 +160,9 @@ struct LostLines {
         word += 4;
         continue;
       }
-      block += ptx::grid_dim_x();
+      block += share.step;
       if (block >= num_blocks) return false;
-      words = ptx::load_constant(params.lost + kLostWords * static_cast<long long>(block) +
-                                 lane % kLostWords);
+      words = lost_word<config>(params, block, lane);
       if (ptx::any_sync(words != 0)) word = warp;
     }
     const int head = block / of_head, first_key = (block - head * of_head) * block_keys(config);
@@ -157,24 +178,21 @@ struct LostLines {
 
 // Whether a warp has anything to make again: almost never.
 template <BackwardConfig config>
-SIRDAR_DEVICE bool has_lost(const BackwardParams& params, uint32_t lost, int lane) {
-  const int num_blocks =
-      params.batch * params.num_heads_kv * params.num_blocks_n * config.cluster_size;
-  uint32_t words = lost;
+SIRDAR_DEVICE bool has_lost(const BackwardParams& params, const LostShare& share, int lane) {
+  const int num_blocks = num_key_blocks<config>(params);
+  uint32_t words = share.rows;
   SIRDAR_NO_UNROLL
-  for (int block = ptx::block_idx_x(); block < num_blocks; block += ptx::grid_dim_x()) {
-    words |= ptx::load_constant(params.lost + kLostWords * static_cast<long long>(block) +
-                                lane % kLostWords);
+  for (int block = share.first_block; block < num_blocks; block += share.step) {
+    words |= lost_word<config>(params, block, lane);
   }
   return ptx::any_sync(words != 0);
 }
 
-// `lost`: rows of the query tile that the block converts, of a warp.
 template <BackwardConfig config, class Modification>
 SIRDAR_DEVICE_APART void restore(const BackwardParams& params, const Modification& modification,
-                                 uint32_t lost, int warp, int lane) {
+                                 const LostShare& share, int warp, int lane) {
   ptx::syncwarp();  // lanes write what others wrote
-  LostLines<config> lines(params, lost, warp, lane);
+  LostLines<config> lines(params, share, warp, lane);
   LostLine line;
   SIRDAR_NO_UNROLL
   while (lines.next(line)) {

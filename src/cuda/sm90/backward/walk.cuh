@@ -217,15 +217,16 @@ SIRDAR_DEVICE int turn_of(const BackwardParams& params, const KeyBlock& block,
   }
 }
 
-// Whether any key block adds to a sum of a tile.
+// How many key blocks add to a sum of a tile.
 template <BackwardConfig config>
-SIRDAR_DEVICE bool is_added_to(const BackwardParams& params, int batch, int head, int tile,
+SIRDAR_DEVICE int count_adders(const BackwardParams& params, int batch, int head, int tile,
                                int sum) {
+  int count = 0;
   const CoverWord* const words = seen_by(params, batch, head, tile);
   for (int word = 0; word < params.walk.cover.num_words; ++word) {
-    if ((Adders<config>::load(words + word) & Adders<config>::sharers(sum)) != 0) return true;
+    count += ptx::count_bits(Adders<config>::load(words + word) & Adders<config>::sharers(sum));
   }
-  return false;
+  return count;
 }
 
 }  // namespace sirdar::sm90

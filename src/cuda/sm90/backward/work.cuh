@@ -48,6 +48,10 @@ SIRDAR_DEVICE bool is_far(float lse) {
   return size > far_lse(config) && size < -kMinusInfinity;
 }
 
+struct QueryTile {
+  int batch, head, tile;
+};
+
 // The items of a thread block, or of a cluster.
 template <BackwardConfig config>
 SIRDAR_DEVICE int first_item() {
@@ -198,15 +202,15 @@ SIRDAR_DEVICE int turn_of(const BackwardParams& params, const KeyBlock& block, i
   return before(first_adder<config>(params, block.sequence, tile) + 1) - before(index + 1);
 }
 
-// Whether any key block adds to it.
+// How many key blocks add to a sum of it.
 template <BackwardConfig config>
-SIRDAR_DEVICE bool has_adders(const BackwardParams& params, const Sequence& sequence, int tile,
-                              int sum) {
+SIRDAR_DEVICE int count_adders(const BackwardParams& params, const Sequence& sequence, int tile,
+                               int sum) {
   const BackwardBounds<config> bounds = bounds_of<config>(params, sequence);
   const int lo = bounds.lo(tile * config.block_m), hi = bounds.hi((tile + 1) * config.block_m - 1);
-  if (hi <= 0 || tile >= sequence.num_tiles || lo >= sequence.k.length) return false;
+  if (hi <= 0 || tile >= sequence.num_tiles || lo >= sequence.k.length) return 0;
   const int first = lo / cluster_keys(config), last = (hi - 1) / cluster_keys(config);
-  return sharers_before<config>(last + 1, sum) > sharers_before<config>(first, sum);
+  return sharers_before<config>(last + 1, sum) - sharers_before<config>(first, sum);
 }
 
 // The query tiles of a key block, in the order in which every warp walks them.
