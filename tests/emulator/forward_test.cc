@@ -74,6 +74,20 @@ TEST(EmulatedForward, WideHeadsFromOneQueryBuffer) {
       {.batch = 2, .num_heads = 1, .seqlen_q = 130, .seqlen_k = 170, .seqused_k = {170, 101}});
 }
 
+// Item after item, of warpgroups that no turn keeps together: what lanes have read of an item and
+// its Q goes back with the last of them.
+TEST(EmulatedForward, OneQueryBufferWithoutTurns) {
+  constexpr ForwardConfig config{.head_dim = 64,
+                                 .head_dim_v = 64,
+                                 .block_n = 64,
+                                 .num_stages_k = 1,
+                                 .num_stages_v = 1,
+                                 .num_q_buffers = 1,
+                                 .takes_turns = false,
+                                 .writes_lse = true};
+  expect_right<config>({.num_heads = 2, .seqlen_q = 200, .seqlen_k = 130, .blocks = 1});
+}
+
 // Keys that some rows of a tile do not see, whose values are NaN and infinite: those rows' results
 // are what they are without them, whether they leave by TMA or by ordinary stores.
 TEST(EmulatedForward, HiddenValuesThatAreNotFinite) {

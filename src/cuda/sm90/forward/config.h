@@ -29,7 +29,7 @@ struct ForwardConfig {
   int block_n = 128;  // keys per tile, a multiple of 16
   int num_stages_k = 3, num_stages_v = 2;
   int num_q_buffers = 2;  // > 1: the next items' Q load during this one, whose O leaves through
-                          // Q's buffer; 1: O is stored from registers
+                          // Q's buffer; 1: Q is loaded while O is stored from registers
   MaskForm mask = MaskForm::full;
   // Of what a warpgroup's own rows cannot see: 0 skip nothing, 1 skip blocks, 2 score only the left
   // half of its first block where that is enough.

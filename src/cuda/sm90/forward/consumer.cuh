@@ -1,6 +1,7 @@
 // A consumer warpgroup: 64 query rows. One flat pipeline over all (item, key block) pairs, key
 // blocks from right to left: scores of block j are issued together with the product of block j + 1
-// by V, and the first scores of an item with the last product of the item before it.
+// by V, and the first scores of an item with the last product of the item before it. With one Q
+// buffer they come after its output is stored, which hides Q's load.
 #pragma once
 
 #include "cuda/sm90/forward/bias.cuh"
@@ -222,9 +223,7 @@ struct Consumer {
   }
   // With one buffer: no scores of this item are left to take.
   SIRDAR_DEVICE void release_q() {
-    if constexpr (kStagesOut) return;
-    ptx::barrier_sync(1 + kWarpgroups + warpgroup, 128);
-    if (is_leader()) ptx::mbarrier_arrive(s.q_empty(q_ring.stage));
+    if (!kStagesOut && lane == 0) ptx::mbarrier_arrive(s.q_empty(q_ring.stage));
   }
 
   // ---- rows that a NaN or an infinity has reached, where another warp makes them again
@@ -598,9 +597,8 @@ struct Consumer {
     ptx::registers_ready(scores);
     return terms;
   }
-  SIRDAR_DEVICE void finish_block(bool is_last) {
+  SIRDAR_DEVICE void finish_block() {
     pack_weights(Flag<false>{});
-    if (is_last) release_q();
     release_previous_out();
   }
 
@@ -613,11 +611,12 @@ struct Consumer {
     RowPair factor;
     online_update<config, kThreshold>(scores, scale, rows, factor);
     release_k();
+    if (block.is_last) release_q();
     hold_behind(rows.sum);
     wait_out();
     release_v();
     scale_rows(out, factor);
-    finish_block(block.is_last);
+    finish_block();
     return block.is_last;
   }
 
@@ -639,11 +638,12 @@ struct Consumer {
       if (hides) hide(scores, item, block.index, terms);
     };
     const bool moved = guarded_softmax(block.index, is_classic, hide_some, factor);
+    if (block.is_last) release_q();
     wait_out();
     if (moved) scale_rows(out, factor);
     release_v();
     release_k();
-    finish_block(block.is_last);
+    finish_block();
     return block.is_last;
   }
 
@@ -774,7 +774,24 @@ struct Consumer {
     return inverse;
   }
 
+  // An item's first scores, where none of the item before are in flight.
+  SIRDAR_DEVICE void begin() {
+    num_blocks = own_blocks(item);
+    skip_k(item.num_blocks - num_blocks);
+    wait_k();
+    wait_turn();
+    if (needs_half(item, num_blocks)) {
+      start(Flag<config.trim == 2>{});
+    } else {
+      start(Flag<false>{});
+    }
+    skip_v(item.num_blocks - num_blocks);
+    if (num_blocks == 1) release_q();
+  }
+
   SIRDAR_DEVICE void run();
+  SIRDAR_DEVICE void run_across();
+  SIRDAR_DEVICE void run_apart();
 };
 
 }  // namespace sirdar::sm90

@@ -238,29 +238,13 @@ SIRDAR_DEVICE void finish_item(Consumer<config, Modification>& c, const WorkItem
   }
 }
 
+// The first scores of an item are issued with the last product of the item before.
 template <ForwardConfig config, class Modification>
-SIRDAR_DEVICE void Consumer<config, Modification>::run() {
+SIRDAR_DEVICE void Consumer<config, Modification>::run_across() {
   const Flag<false> whole{};
   const Flag<config.trim == 2> half{};
-  ptx::mbarrier_wait(s.q_full(0), 0);
-  item = read_item<config>(params, s.info(0));
-  if (item.block < 0) {
-    if constexpr (hands_rows_over(config)) dismiss_restorer(0);
-    return;
-  }
-  if (config.takes_turns && warpgroup == kWarpgroups - 1) ptx::barrier_arrive(1, 256);
-  num_blocks = own_blocks(item);
-  skip_k(item.num_blocks - num_blocks);
-  wait_k();
-  wait_turn();
-  if (needs_half(item, num_blocks)) {
-    start(half);
-  } else {
-    start(whole);
-  }
-  skip_v(item.num_blocks - num_blocks);
+  begin();
   while (true) {
-    if (num_blocks == 1) release_q();
     walk();
     release_previous_out();
     RingPosition<config.num_q_buffers> next_ring = q_ring;
@@ -284,12 +268,9 @@ SIRDAR_DEVICE void Consumer<config, Modification>::run() {
       inverse = finish_last();
     }
     finish_item(*this, item, inverse);
-    store_pending = kStagesOut;
+    store_pending = true;
     out_started = 0;
-    if (next.block < 0) {
-      if constexpr (hands_rows_over(config)) dismiss_restorer(next_ring.parity);
-      break;
-    }
+    if (next.block < 0) return;
     skip_v(next.num_blocks - blocks);
     rows = state;
     item = next;
@@ -297,6 +278,43 @@ SIRDAR_DEVICE void Consumer<config, Modification>::run() {
     q_ring = next_ring;
     slot = next_slot;
     overflows = 0;
+  }
+}
+
+// They come after its output: Q's one buffer is free when the last scores are taken, and what is
+// left of an item hides the load.
+template <ForwardConfig config, class Modification>
+SIRDAR_DEVICE void Consumer<config, Modification>::run_apart() {
+  while (true) {
+    ptx::syncwarp();  // one lane gives Q and the item's place back for all that have read it
+    begin();
+    walk();
+    finish_item(*this, item, finish_last());
+    q_ring.advance();
+    slot = slot + 1 == num_items_ahead(config) ? 0 : slot + 1;
+    ptx::mbarrier_wait(s.q_full(q_ring.stage), q_ring.parity);
+    item = read_item<config>(params, s.info(slot));
+    if (item.block < 0) break;
+    rows = {};
+    out_started = 0;
+    overflows = 0;
+  }
+  if constexpr (hands_rows_over(config)) dismiss_restorer(q_ring.parity);
+}
+
+template <ForwardConfig config, class Modification>
+SIRDAR_DEVICE void Consumer<config, Modification>::run() {
+  ptx::mbarrier_wait(s.q_full(0), 0);
+  item = read_item<config>(params, s.info(0));
+  if (item.block < 0) {
+    if constexpr (hands_rows_over(config)) dismiss_restorer(0);
+    return;
+  }
+  if (config.takes_turns && warpgroup == kWarpgroups - 1) ptx::barrier_arrive(1, 256);
+  if constexpr (kStagesOut) {
+    run_across();
+  } else {
+    run_apart();
   }
   if (config.takes_turns && warpgroup == 0) wait_turn();  // the last turn passed on
   if (kStagesOut && is_leader()) ptx::cp_async_bulk_wait_group<0>();

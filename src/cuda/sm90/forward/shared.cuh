@@ -53,13 +53,13 @@ struct SharedAddresses {
 enum class Handed : uint32_t { finite, lost, no_more_items };
 
 // One thread. Full: the producer's arrival and its bytes. Empty: one arrival per consumer warp, of
-// both blocks in a cluster; of Q, which leaves warpgroup by warpgroup, one per warpgroup;
+// both blocks in a cluster; of Q that O leaves through, warpgroup by warpgroup, one per warpgroup;
 // of a bias, which each warpgroup has its own of, one per warp of it. Lost: the other way round.
 template <ForwardConfig config>
 SIRDAR_DEVICE void init_barriers(const SharedAddresses<config>& s) {
   for (int i = 0; i < config.num_q_buffers; ++i) {
     ptx::mbarrier_init(s.q_full(i), 1);
-    ptx::mbarrier_init(s.q_empty(i), config.num_consumers);
+    ptx::mbarrier_init(s.q_empty(i), config.num_consumers * (config.num_q_buffers > 1 ? 1 : 4));
   }
   for (int i = 0; i < config.num_stages_k; ++i) {
     ptx::mbarrier_init(s.k_full(i), 1);
