@@ -21,7 +21,8 @@ namespace {
 
 class PlantedCall {
  public:
-  explicit PlantedCall(const std::string& text)
+  // Of a GPU with `num_sms` multiprocessors.
+  PlantedCall(const std::string& text, int num_sms)
       : kernels_(listed_kernels(text, "cuda.sm90.backward").value()),
         inputs_(kernels_.problem, 1, check::Style::plain, 16) {
     const auto config = kernels_.config.as<sm90::BackwardConfig>();
@@ -29,7 +30,7 @@ class PlantedCall {
     inputs_.set_workspace(sm90::workspace_of(kernels_.problem, config, {}).end);
     oracle_ = check::make_oracle(kernels_.problem, inputs_.args());
     const EmulatedDriver driver;
-    steps_ = sm90::make_steps(kernels_.problem, config, {}, inputs_.args(), 16).value();
+    steps_ = sm90::make_steps(kernels_.problem, config, {}, inputs_.args(), num_sms).value();
   }
 
   emulator::Launch launch_of(sm90::BackwardPass pass, uint64_t seed) const {
@@ -45,12 +46,35 @@ class PlantedCall {
     return launch;
   }
 
-  // The one that survivors_backward.txt names; others by their place.
+  // As BackwardShared lays them out, with the stage or slot behind the name.
   std::string name_of_barrier(int64_t offset) const {
     const auto config = kernels_.config.as<sm90::BackwardConfig>();
     const int64_t first = emulator::kReservedShared + sm90::shared_map(config).barriers;
-    const int64_t index = (offset - first) / 8;
-    return index == 2 ? "kv_empty" : std::to_string(index);
+    int64_t index = (offset - first) / 8;
+    const int stages_q = config.num_stages_q, stages_dout = config.num_stages_dout,
+              weights = sm90::is_wide(config) ? config.num_ds : 0,
+              peers = config.cluster_size > 1 ? config.num_ds : 0;
+    for (const auto& [name, count] : {std::pair{"k_full", 1},
+                                      {"v_full", 1},
+                                      {"kv_empty", 1},
+                                      {"q_full", stages_q},
+                                      {"q_empty", stages_q},
+                                      {"dout_full", stages_dout},
+                                      {"dout_empty", stages_dout},
+                                      {"ds_full", config.num_ds},
+                                      {"ds_empty", config.num_ds},
+                                      {"weights_full", weights},
+                                      {"weights_empty", weights},
+                                      {"unit_full", sm90::num_unit_barriers(config)},
+                                      {"slot_empty", config.num_slots},
+                                      {"peer_ds_full", peers},
+                                      {"item_full", sm90::kItemSlots},
+                                      {"item_empty", sm90::kItemSlots},
+                                      {"v_empty", 1}}) {
+      if (index < count) return count > 1 ? fmt::format("{}{}", name, index) : name;
+      index -= count;
+    }
+    return std::to_string((offset - first) / 8);
   }
 
   // `main`: of the kernel that faults are planted in.
@@ -78,9 +102,7 @@ class PlantedCall {
   std::vector<cuda::Step> steps_;
 };
 
-void expect_noticed(const std::string& name, const std::string& problem, Selection selection) {
-  if (test::kIsSanitized) GTEST_SKIP() << "the forward's look at the emulator";
-  PlantedCall call(problem);
+void expect_noticed(const std::string& name, PlantedCall call, Selection selection) {
   PlantedCase planted;
   planted.name = name;
   planted.source_folder = SIRDAR_SOURCE_DIR "/src/cuda/sm90/backward";
@@ -102,17 +124,32 @@ void expect_noticed(const std::string& name, const std::string& problem, Selecti
   EXPECT_GT(result.planted, 30);
 }
 
-TEST(PlantedBackward, Cluster) {
+class PlantedBackward : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (test::kIsSanitized) GTEST_SKIP() << "the forward's look at the emulator";
+  }
+};
+
+TEST_F(PlantedBackward, Cluster) {
   if (!runs_everything()) GTEST_SKIP() << "only where everything runs";
   expect_noticed("cluster",
-                 "bwd b1 sq100 sk200 h1 d256 bf16 causal | cluster_size=2 num_stages_dout=1 "
-                 "num_ds=1 num_slots=1",
+                 {"bwd b1 sq100 sk200 h1 d256 bf16 causal | cluster_size=2 num_stages_dout=1 "
+                  "num_ds=1 num_slots=1",
+                  16},
                  Selection::one_of_a_kind);
 }
 
-TEST(PlantedBackward, Causal) {
-  expect_noticed("causal", "bwd b1 s256 hq2 hkv1 d64 bf16 causal",
-                 runs_everything() ? Selection::every : Selection::one_of_a_kind);
+TEST_F(PlantedBackward, Causal) {
+  if (runs_everything()) {
+    // A thread block draws six items, so that the four slots for them come round. Two have no
+    // tiles.
+    expect_noticed("causal", {"bwd b1 sq256 sk384 hq6 hkv3 d64 bf16 causal:top-left", 1},
+                   Selection::every);
+  } else {
+    expect_noticed("causal", {"bwd b1 s256 hq2 hkv1 d64 bf16 causal", 16},
+                   Selection::one_of_a_kind);
+  }
 }
 
 }  // namespace
