@@ -122,26 +122,30 @@ SIRDAR_DEVICE void cap_scores(float (&scores)[kCount], float scale, float softca
 // exponentiate() of scores that are soft-capped on the way, where all of a warp's are smaller yet:
 // fewer terms do, and the last of their multiply-adds takes the reference too. Scores are looked at
 // on the way: squares are taken plus a constant that brings those below the limit to one exponent,
-// and the exponents are gathered by "or", two a instruction. Where one differs the sums become
-// infinite, as where weights overflow, and the block is done again.
+// and the exponents are gathered by "or", two a instruction. Four and four, and those together in
+// the end: the assembler takes one long chain for what is waited for, and all squares before the
+// first exponential. Where one differs the sums become infinite, as where weights overflow, and the
+// block is done again.
 template <bool kIsExact, int kCount>
 SIRDAR_DEVICE void exponentiate_capped(float (&scores)[kCount], const CapTerms& cap,
                                        RowPair reference, RowPair& sum) {
-  uint32_t exponents = 0;
+  uint32_t exponents[kCount / 4] = {};
   SIRDAR_UNROLL
   for (int i = 0; i < kCount; i += 4) {
     SIRDAR_UNROLL
     for (int j = i; j < i + 4; ++j) {
       const float more = is_lower_row(j) ? -reference.lower : -reference.upper;
       const float square = ptx::fma_of(scores[j], scores[j], cap.center);
-      exponents |= ptx::bits_of(square);
+      exponents[i / 4] |= ptx::bits_of(square);
       const float last = kIsExact ? ptx::fma_of(square, cap.c2, cap.c1) : cap.c1;
       scores[j] = ptx::exp2_approx(ptx::fma_of(scores[j], ptx::fma_of(square, last, cap.c0), more));
     }
     sum.upper += scores[i] + scores[i + 1];
     sum.lower += scores[i + 2] + scores[i + 3];
   }
-  if (exponents >> 23 != cap.exponent) sum.upper = -kMinusInfinity;
+  uint32_t together = 0;
+  for (const uint32_t four : exponents) together |= four;
+  if (together >> 23 != cap.exponent) sum.upper = -kMinusInfinity;
 }
 
 // What ALiBi adds to the logits of a thread's two rows, in log2 units: -slope * |distance|, where
