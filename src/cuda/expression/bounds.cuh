@@ -196,6 +196,7 @@ SIRDAR_DEVICE auto read_bounds(const TensorOperand& tensor, const Box& box, Rang
   if (outer * inner > kMaxScanned) return anything(Range{});
   if (tensor.data == nullptr) return exactly(Element::value(typename Element::Stored{}));
   Range seen = nothing(Range{});
+  SIRDAR_NO_UNROLL
   for (int i = 0; i < static_cast<int>(outer); ++i) {
     const auto* row = static_cast<const typename Element::Stored*>(tensor.data) +
                       begin[kRank - 1] * tensor.stride[kRank - 1];
@@ -205,9 +206,18 @@ SIRDAR_DEVICE auto read_bounds(const TensorOperand& tensor, const Box& box, Rang
       rest /= size[axis];
     }
     if (kRank > 1) row += (begin[0] + rest) * tensor.stride[0];
-    for (int j = box.lane; j < inner; j += box.num_lanes) {
-      seen = hull(seen,
-                  exactly(Element::value(ptx::load_constant(row + j * tensor.stride[kRank - 1]))));
+    // Four at a time, the last ones perhaps twice: reads that do not wait for each other, and few
+    // instructions.
+    SIRDAR_NO_UNROLL
+    for (int j = box.lane; j < inner; j += 4 * box.num_lanes) {
+      typename Element::Stored read[4];
+      SIRDAR_UNROLL
+      for (int four = 0; four < 4; ++four) {
+        const int at = ptx::min_of(j + four * box.num_lanes, inner - 1);
+        read[four] = ptx::load_constant(row + at * tensor.stride[kRank - 1]);
+      }
+      SIRDAR_UNROLL
+      for (const auto& value : read) seen = hull(seen, exactly(Element::value(value)));
     }
   }
   for (int distance = 1; distance < box.num_lanes; distance *= 2) {
