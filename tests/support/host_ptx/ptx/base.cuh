@@ -5,3 +5,5 @@
 #include <cstdint>
 
 #define SIRDAR_DEVICE inline
+#define SIRDAR_UNROLL
+#define SIRDAR_NO_UNROLL
