@@ -142,7 +142,7 @@ TEST_F(PlantedBackward, Cluster) {
 
 TEST_F(PlantedBackward, Causal) {
   if (runs_everything()) {
-    // A thread block draws six items, so that the four slots for them come round. Two have no
+    // A thread block draws nine items, so that the four slots for them come round. Three have no
     // tiles.
     expect_noticed("causal", {"bwd b1 sq256 sk384 hq6 hkv3 d64 bf16 causal:top-left", 1},
                    Selection::every);

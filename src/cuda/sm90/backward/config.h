@@ -115,11 +115,11 @@ constexpr bool draws_items(const BackwardConfig& c) { return c.is_persistent && 
 constexpr bool is_scaled(const BackwardConfig& c) { return c.element == Element::fp16; }
 
 // Whether results that are not finite are looked at again (restore.cuh): where pairs of a tile are
-// hidden, a bias of -inf and an expression that does not look at the score among what hides; and
-// where weights or dS could leave fp16.
+// hidden, a bias of -inf and an expression that does not look at the score among what hides; where
+// weights or dS could leave fp16; and where rows are far from 0, which get NaN so that they are.
 constexpr bool restores(const BackwardConfig& c) {
-  const bool hides = c.has_mask_mod || c.has_score_mod || c.bias != Bias::none;
-  return hides || c.mask != MaskForm::full || c.has_lengths || is_scaled(c);
+  const bool hides = c.has_mask_mod || c.mask != MaskForm::full || c.has_lengths;
+  return hides || has_levels(c) || is_scaled(c);
 }
 inline constexpr int kLostWords = 8;  // of a key block
 
