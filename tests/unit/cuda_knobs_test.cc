@@ -136,6 +136,9 @@ TEST(CudaBackwardKnobs, TheWordsAreTheRule) {
       config.num_spare = draw({0, 0, 3, 65});
       EXPECT_EQ(!sm90::fault_of(chosen, config).is_fault(), is_valid(config))
           << print_fields(config);
+      // A call whose bias TMA cannot bring runs this one.
+      EXPECT_EQ(is_valid(config), is_valid(config) && is_valid(without_staged_bias(config)))
+          << print_fields(config);
     }
   }
 }
@@ -154,6 +157,22 @@ TEST(CudaBackwardKnobs, EarlyConversionWantsAFixedOrder) {
   for (const char* value : {"-1", "65"}) expect_refused(fixed, "num_spare", value);
   expect_refused("bwd s64 h2 d128 bf16 nondeterministic", "converts_early", "true");
   expect_refused("bwd s64 h2 d128 bf16 nondeterministic", "num_spare", "1");
+  // Where it is the default, with multiprocessors of its own, that alone turns it off.
+  EXPECT_TRUE(planned("bwd b2 s1024 h16 d64 bf16 causal", "converts_early", "false").ok());
+}
+
+// 2^18 tiles of 64 rows times 2^13 groups of keys are one thread block more than a grid has.
+TEST(CudaBackwardKnobs, SmallerTilesMayBeTooManyForAMask) {
+  PlanOptions options;
+  options.implementation = "cuda.sm90.backward";
+  const Problem problem =
+      Problem::parse("bwd b1 s16777216 h1 d64 bf16 document window:99,0").value();
+  const Device device = Device::named("h200").value();
+  EXPECT_TRUE(Plan::create(problem, options, device).ok());
+  options.knobs = {{"block_m", "64"}, {"num_slots", "3"}};
+  const Status status = Plan::create(problem, options, device).status();
+  EXPECT_EQ(status.code(), StatusCode::invalid_argument);
+  EXPECT_NE(status.message().find("thread blocks"), std::string::npos) << status.message();
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
 
 #include "core/last_args.h"
 #include "core/log.h"
@@ -63,11 +64,23 @@ Status supports(const Problem& problem, const Device& device) {
   return {};
 }
 
+bool has_knob(const PlanOptions& options, std::string_view name) {
+  return std::any_of(options.knobs.begin(), options.knobs.end(),
+                     [&](const auto& knob) { return knob.first == name; });
+}
+
 Result<Config> configure(const Problem& problem, const Device&, const PlanOptions& options) {
   const BackwardConfig chosen = choose_backward_config(problem);
   BackwardConfig config = chosen;
   if (Status status = override_fields(config, options.knobs); !status.ok()) return status;
-  const KnobFault fault = fault_of(chosen, config);
+  // Multiprocessors are spared for an early convert alone.
+  if (!config.converts_early && !has_knob(options, "num_spare")) config.num_spare = 0;
+  KnobFault fault = fault_of(chosen, config);
+  if (!fault.is_fault() &&
+      largest_walk_count(problem, config, expression::modification_of(problem)) > kMaxBlocks) {
+    fault = {print_differences(chosen, config),
+             fmt::format("a mask that reads data may have {} thread blocks", kMaxBlocks)};
+  }
   if (fault.is_fault()) return knob_error(fault, "cuda.sm90.backward");
   return Config::of(config);
 }
@@ -234,9 +247,9 @@ Status warm_up(const Plan::State& state) {
 
 // The config that this call runs. Its workspace is that of the plan's.
 BackwardConfig config_of(const Plan::State& state, const Args& args) {
-  BackwardConfig config = state.config.as<BackwardConfig>();
-  if (config.num_stages_bias > 0 && !check_bias_reach(args).ok()) config.num_stages_bias = 0;
-  return config;
+  const BackwardConfig config = state.config.as<BackwardConfig>();
+  const bool reads_bias = config.num_stages_bias > 0 && !check_bias_reach(args).ok();
+  return reads_bias ? without_staged_bias(config) : config;
 }
 
 // Expressions whose tensors fit these parameters fit those.

@@ -162,6 +162,13 @@ constexpr int num_unit_barriers(const BackwardConfig& c) {
   return c.is_deterministic ? num_rounds(c) * num_units(c) : c.num_slots;
 }
 
+// A bias that TMA cannot bring is read from memory, and fewer slots may then have barriers.
+constexpr BackwardConfig without_staged_bias(BackwardConfig c) {
+  c.num_stages_bias = 0;
+  if (c.num_slots > num_unit_barriers(c)) c.num_slots = num_unit_barriers(c);
+  return c;
+}
+
 constexpr int k_bytes(const BackwardConfig& c) { return 2 * block_keys(c) * columns(c.head_dim); }
 constexpr int v_bytes(const BackwardConfig& c) { return 2 * block_keys(c) * columns(c.head_dim_v); }
 constexpr int q_bytes(const BackwardConfig& c) { return 2 * c.block_m * columns(c.head_dim); }
