@@ -180,12 +180,16 @@ def _check(numpy, arrays, options, dtype, to_device, to_host):
 def selftest(device: str = "cpu") -> Report:
     """Compares what runs here with the float64 reference on random data of a dozen kinds; a few seconds.
 
-    device: "cpu", or "cuda" through torch. Returns a Report: ok, outcomes, and a table as its text. Needs NumPy.
+    device: "cpu", or "cuda" through torch. Returns a Report: ok, outcomes, and a table as its text. Needs NumPy
+    (ImportError without).
     """
-    import numpy
-
     if not isinstance(device, str) or not re.fullmatch(r"cpu|cuda(:\d{1,4})?", device):
         raise ValueError(f"device: {device!r} is none of cpu, cuda and cuda:N; pass one of them.")
+    try:
+        import numpy
+    except ImportError:
+        said = "selftest: draws its inputs with NumPy, which is not installed; pip install numpy."
+        raise ImportError(said) from None
     if device == "cpu":
         dtypes = {"fp32": "float32", "fp16": "float16"}
         to_device = numpy.asarray

@@ -5,6 +5,8 @@ import pathlib
 import subprocess
 import sys
 
+import pytest
+
 import sirdar
 
 FOLDER = pathlib.Path(sirdar.__file__).resolve().parents[1]
@@ -59,6 +61,12 @@ def test_doctor_and_selftest():
     report = sirdar.selftest()
     assert report.ok and len(report.outcomes) >= 20, str(report)
     assert str(report).endswith("s")
+
+
+def test_selftest_without_numpy_says_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    with pytest.raises(ImportError, match="NumPy, which is not installed; pip install numpy"):
+        sirdar.selftest()
 
 
 def test_the_version_is_the_library_s():

@@ -1,6 +1,7 @@
 """sirdar.torch.scaled_dot_product_attention against torch's own in float64, and the context that replaces it."""
 
 import threading
+import warnings
 
 import numpy as np
 import pytest
@@ -184,6 +185,20 @@ def test_the_context_falls_back_only_where_it_may_and_says_so(draw):
     assert warned[0].filename == __file__
     with pytest.raises(ValueError, match="fallback"):
         sirdar.torch.sdpa(fallback="silent")
+
+
+def test_the_innermost_context_decides(draw):
+    q = draw(1, 2, 3, 8).double()
+    with sirdar.torch.sdpa():
+        with sirdar.torch.sdpa(fallback="torch"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            inner = F.scaled_dot_product_attention(q, q, q), imported_before(q, q, q)
+        with pytest.raises(TypeError, match="float64"):
+            F.scaled_dot_product_attention(q, q, q)
+        with pytest.raises(TypeError, match="float64"):
+            imported_before(q, q, q)
+    outside = F.scaled_dot_product_attention(q, q, q)
+    assert all(torch.equal(out, outside) for out in inner)
 
 
 def test_compiled_under_the_context(draw):

@@ -246,7 +246,17 @@ def _call(fallback, args, kwargs):
             f"sirdar.torch.sdpa: torch's own attention computes this call, because {reason}",
             stacklevel=3,
         )
-    return _builtin(*args, **kwargs)
+    with _unheard():
+        return _builtin(*args, **kwargs)
+
+
+def _unheard():
+    """A context around this one would take torch's own call for one that it is asked for."""
+    if not torch.compiler.is_compiling():
+        modes = map(torch._C._get_function_stack_at, range(torch._C._len_torch_function_stack()))
+        if any(type(mode) is _Mode for mode in modes):
+            return torch._C.DisableTorchFunction()
+    return _core.NOTHING
 
 
 class _Mode(TorchFunctionMode):
