@@ -140,7 +140,7 @@ def test_decoding_appends_turns_and_attends(draw, interface, interleaved):
         "rotary_sin": angles.sin(),
         "rotary_interleaved": interleaved,
     }
-    out, lse = interface.flash_attn_with_kvcache(
+    out, lse, *_ = interface.flash_attn_with_kvcache(
         q, cache_k, cache_v, new_k, new_v, **tables, cache_seqlens=lengths, cache_batch_idx=rows,
         cache_leftpad=pad, causal=True, return_softmax_lse=True,
     )  # fmt: skip

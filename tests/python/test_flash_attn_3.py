@@ -44,7 +44,7 @@ def test_scales_of_q_k_and_v(draw, form, softcap):
         )  # fmt: skip
         out, lse = out.view(2, 5, 4, 16), lse.view(4, 2, 5).transpose(0, 1)
     else:
-        out, lse = fa3.flash_attn_with_kvcache(q, k, v, return_softmax_lse=True, **options)
+        out, lse, *_ = fa3.flash_attn_with_kvcache(q, k, v, return_softmax_lse=True, **options)
     close(out, wanted)
     close(lse, wanted_lse)
     with pytest.raises(ValueError, match=r"^v_descale: has shape \(3,\)"):
@@ -82,7 +82,7 @@ def test_decoding_of_sequences_end_to_end(draw, paged, causal):
     else:
         given, more = (draw(5, 32, 2, 16), draw(5, 32, 2, 16)), {}
         cache_k, cache_v = (cache.clone() for cache in given)
-    out, lse = fa3.flash_attn_with_kvcache(
+    out, lse, *_ = fa3.flash_attn_with_kvcache(
         q, *given, k, v, rotary_cos=angles.cos(), rotary_sin=angles.sin(), cache_seqlens=lengths,
         cache_batch_idx=rows, cache_leftpad=pad, cu_seqlens_q=starts_q, cu_seqlens_k_new=starts_k,
         max_seqlen_q=4, rotary_seqlens=turns, causal=causal, return_softmax_lse=True, **more,
@@ -147,7 +147,6 @@ def test_wrong_prefix_sums_write_nothing(draw, starts):
 
 def test_operators(draw):
     sirdar.compat.install()
-    sirdar.compat.uninstall()
     q, k, v = draw(2, 5, 4, 16), draw(2, 7, 2, 16), draw(2, 7, 2, 16)
     operators = torch.ops.flash_attn_3
     out, lse, *_ = operators.fwd(q, k, v, is_causal=True, window_size_left=3, softcap=2.0)
@@ -194,6 +193,7 @@ def test_operators(draw):
             given,
             test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
         )
+    sirdar.compat.uninstall()
 
 
 def turned_by_hand(x, cos, sin, interleaved):

@@ -5,9 +5,9 @@
 
 flash_attn             FlashAttention-2: functions, bert_padding, layers.rotary
 flash_attn_2_cuda      the extension module below it
-flash_attn_interface   FlashAttention-3, whose operators are torch.ops.flash_attn_3
+flash_attn_interface   FlashAttention-3, also as flash_attn_3.flash_attn_interface
 
-They can also be imported from here, `from sirdar.compat.flash_attn import flash_attn_func`.
+and for their operators, torch.ops.flash_attn and torch.ops.flash_attn_3. The modules can also be imported from here, `from sirdar.compat.flash_attn import flash_attn_func`.
 """
 
 import importlib
@@ -23,7 +23,11 @@ _MODULES = (
     "flash_attn_2_cuda",
     "flash_attn_interface",
     "flash_attn_config",
+    "flash_attn_3",
+    "flash_attn_3._C",
+    "flash_attn_3.flash_attn_interface",
 )
+_LIES_AT = {"flash_attn_3.flash_attn_interface": "flash_attn_interface"}  # where not at its own name
 _PACKAGES = {"flash_attn": "2.8.3", "flash_attn_3": "3.0.0"}  # versions of the interfaces
 
 
@@ -37,7 +41,7 @@ class _Distribution(importlib.metadata.Distribution):
         if filename == "METADATA":
             return f"Metadata-Version: 2.1\nName: {self._name}\nVersion: {_PACKAGES[self._name]}\n"
         if filename == "top_level.txt":
-            return "flash_attn\n" if self._name == "flash_attn" else "flash_attn_interface\n"
+            return "flash_attn\n" if self._name == "flash_attn" else "flash_attn_interface\nflash_attn_3\n"
         return None
 
     def locate_file(self, path):
@@ -82,16 +86,19 @@ def install(replace: bool = False) -> None:
             "replace=True if only later imports matter."
         )
     for name in _MODULES:
-        sys.modules[name] = importlib.import_module(f"{__name__}.{name}")
+        sys.modules[name] = importlib.import_module(f"{__name__}.{_LIES_AT.get(name, name)}")
     importlib.import_module(f"{__name__}._operators").define()
     if _Finder not in sys.meta_path:
         sys.meta_path.insert(0, _Finder)
 
 
 def uninstall() -> None:
-    """Undoes install(); modules that were imported stay what they are, as do torch.ops.flash_attn_3."""
+    """Undoes install(): modules that were imported stay what they are, and the operators are there no more."""
     for name in _MODULES:
         if name in sys.modules and sys.modules[name].__name__.startswith(__name__):
             del sys.modules[name]
+    operators = sys.modules.get(f"{__name__}._operators")
+    if operators is not None:
+        operators.undefine()
     if _Finder in sys.meta_path:
         sys.meta_path.remove(_Finder)

@@ -15,6 +15,16 @@ def refuse(name, instead):
     raise NotImplementedError(f"{name}: is not supported by this library; {instead}")
 
 
+def maybe_contiguous(x):
+    """x with a last axis of stride 1; None stays None. Helper of both interfaces that others import."""
+    return x.contiguous() if x is not None and x.stride(-1) != 1 else x
+
+
+def round_multiple(x, m):
+    """x rounded up to a multiple of m; a helper that others import."""
+    return -(-x // m) * m
+
+
 def wants_gradient(tensors):
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 

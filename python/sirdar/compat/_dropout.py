@@ -68,8 +68,10 @@ def _scores(q, k, options, slopes):
     return scores.masked_fill(hidden, -torch.inf)
 
 
-def _rounded(length):
-    return (length + _BLOCK - 1) // _BLOCK * _BLOCK
+def shape_of_weights(num_heads_q, batch, seqlen_q, seqlen_k):
+    """That of S_dmask."""
+    rows, columns = (-(-length // _BLOCK) * _BLOCK for length in (seqlen_q, seqlen_k))
+    return batch, num_heads_q, rows, columns
 
 
 def signed_weights(
@@ -85,7 +87,7 @@ def signed_weights(
             keys = k.tensor_split(cu_seqlens_k[1:-1].tolist())
         longest_q = max_seqlen_q if max_seqlen_q is not None else q.shape[1]
         longest_k = max_seqlen_k if max_seqlen_k is not None else k.shape[1]
-        shape = (len(queries), q.shape[-2], _rounded(longest_q), _rounded(longest_k))
+        shape = shape_of_weights(q.shape[-2], len(queries), longest_q, longest_k)
         result = q.new_zeros(shape)
         signs = kept(options["dropout_p"], rng, *shape[:2], longest_q, longest_k, q.device)
         slopes = options["alibi"]

@@ -3,7 +3,7 @@ own activate_flash_attention_impl("FA3") does."""
 
 import torch
 
-from . import flash_attn_interface as _interface
+from . import _lower_operators, flash_attn_interface as _interface
 
 _SCHEMAS = (
     "fwd(Tensor q, Tensor k, Tensor v, Tensor(k_new!)? k_new=None, Tensor(v_new!)? v_new=None, "
@@ -53,6 +53,7 @@ _library = None
 def define():
     """Once; another flash-attn that has defined them keeps its own."""
     global _library
+    _lower_operators.define()
     if _library is not None or hasattr(torch.ops.flash_attn_3, "fwd"):
         return
     _library = torch.library.Library("flash_attn_3", "FRAGMENT")
@@ -66,6 +67,15 @@ def define():
         _library.impl(name, whole, "CompositeExplicitAutograd")
         # On tensors without data the same functions end in sirdar's operators, which know the shapes.
         torch.library.register_fake(f"flash_attn_3::{name}", whole, lib=_library)
+
+
+def undefine():
+    """As if they had not been: another flash-attn cannot be imported while its operators are there."""
+    global _library
+    _lower_operators.undefine()
+    if _library is not None:
+        _library._destroy()
+        _library = None
 
 
 def _with_defaults(name, function):

@@ -4,13 +4,15 @@ say how, not what, and have no effect on the result; qv is refused by name."""
 
 import torch
 
-from ..torch import attention
+from ..torch import _core, attention
 from ._common import (
     Descale,
     NoBackward,
     check_packed,
     lse_product,
+    maybe_contiguous,  # noqa: F401
     refuse,
+    round_multiple,  # noqa: F401
     wants_gradient,
     whole,
     window_of,
@@ -57,6 +59,11 @@ def _options(softmax_scale, causal, window_size, attention_chunk, deterministic=
 
 def _results(out, lse, return_attn_probs):
     return (out, lse) if return_attn_probs else out
+
+
+def _no_parts(out, lse):
+    """What FlashAttention hands out of splits that are not merged yet: nothing."""
+    return out.new_empty(0), lse.new_empty(0)
 
 
 def flash_attn_func(
@@ -215,7 +222,7 @@ def flash_attn_with_kvcache(
 ):
     """Decoding: appends k and v to the caches in place, then attends to the caches; pages of any size. With
     cu_seqlens_q, q is [total_q, num_heads_q, head_dim], with cu_seqlens_k_new k and v are. Returns out, or
-    (out, lse)."""
+    (out, lse, and two empty tensors: partial results of splits, which are merged already)."""
     _refuse(qv)
     out, lse = with_kvcache(
         q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, rotary_interleaved, rotary_seqlens,
@@ -223,7 +230,7 @@ def flash_attn_with_kvcache(
         attention_chunk, softcap, cu_seqlens_q=cu_seqlens_q, max_seqlen_q=max_seqlen_q,
         cu_seqlens_k_new=cu_seqlens_k_new, descale=(q_descale, k_descale, v_descale),
     )  # fmt: skip
-    return (out, lse) if return_softmax_lse else out
+    return (out, lse, *_no_parts(out, lse)) if return_softmax_lse else out
 
 
 def get_scheduler_metadata(
@@ -278,7 +285,7 @@ def _flash_attn_forward(
         )  # fmt: skip
     else:
         options = _options(softmax_scale, causal, window, attention_chunk)
-        with torch.no_grad():
+        with torch.no_grad() if page_table is not None else _core.NOTHING:
             made = _attend(
                 q, k, v, descale, softcap, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
                 seqused_q=seqused_q, seqused_k=seqused_k, page_table=page_table,
@@ -287,8 +294,8 @@ def _flash_attn_forward(
             )  # fmt: skip
     result, lse = made
     out_ = out if out_ is None else out_
-    empty = result.new_empty(0), lse.new_empty(0)
-    return result if out_ is None else out_.copy_(result), lse, *empty
+    parts = _no_parts(result, lse)
+    return result if out_ is None else out_.copy_(result), lse, *parts
 
 
 def _flash_attn_backward(

@@ -10,7 +10,9 @@ from .._common import (
     NoBackward,
     check_packed,
     lse_product,
+    maybe_contiguous,  # noqa: F401
     refuse,
+    round_multiple,  # noqa: F401
     wants_gradient,
     whole,
     window_of,
@@ -356,10 +358,15 @@ def _flash_attn_varlen_backward(
         return _write_gradients(dout, out, (dq, dk, dv), made)
 
 
-# The names of FlashAttention's own operators around these functions.
-_wrapped_flash_attn_forward = _flash_attn_forward
-_wrapped_flash_attn_varlen_forward = _flash_attn_varlen_forward
-_wrapped_flash_attn_backward = _flash_attn_backward
-_wrapped_flash_attn_varlen_backward = _flash_attn_varlen_backward
+def __getattr__(name):
+    """_wrapped_flash_attn_forward, ..._varlen_backward: the operators around these functions, which are there
+    after sirdar.compat.install(); before it the functions."""
+    short = name.removeprefix("_wrapped")
+    if short != name and short in globals():
+        from .._lower_operators import named
+
+        return named(short)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 from .. import flash_attn_2_cuda as flash_attn_gpu  # noqa: E402,F401  it is made of what stands above
