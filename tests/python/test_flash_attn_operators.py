@@ -139,14 +139,14 @@ def test_a_compiled_graph_calls_them_by_name(draw):
 
     out = torch.compile(call, backend=backend, fullgraph=True)(q)
     assert torch.equal(out, call(q))
-    assert torch.ops.flash_attn._flash_attn_forward in {node.target for node in graphs[0].graph.nodes}
+    assert "flash_attn._flash_attn_forward" in {str(node.target) for node in graphs[0].graph.nodes}
 
 
 def test_names_around_the_operators(draw):
     q = draw(2, 5, 4, 16)
     for name in ("forward", "backward", "varlen_forward", "varlen_backward"):
         wrapped = getattr(fa2, f"_wrapped_flash_attn_{name}")
-        assert wrapped is getattr(torch.ops.flash_attn, f"_flash_attn_{name}")
+        assert str(wrapped) == str(getattr(torch.ops.flash_attn, f"_flash_attn_{name}"))
     with pytest.raises(AttributeError, match="_wrapped_nothing"):
         fa2._wrapped_nothing
     sirdar.compat.uninstall()
@@ -162,7 +162,7 @@ def test_names_around_the_operators(draw):
     try:
         assert torch.equal(torch.ops.flash_attn._flash_attn_forward(q), q)
         assert fa2._wrapped_flash_attn_forward is fa2._flash_attn_forward
-        assert fa2._wrapped_flash_attn_backward is torch.ops.flash_attn._flash_attn_backward
+        assert str(fa2._wrapped_flash_attn_backward) == "flash_attn._flash_attn_backward"
     finally:
         other._destroy()
 
