@@ -127,10 +127,21 @@ CapTerms cap_terms(double scale, double softcap, bool is_exact) {
           static_cast<unsigned>(exponent + 127)};
 }
 
+CapFactors cap_factors(double scale, double softcap, bool is_exact) {
+  const CapPolynomial& polynomial = is_exact ? kCapExact : kCapFar;
+  const double factor = scale / softcap, square_factor = factor * factor;
+  return {static_cast<float>(factor), static_cast<float>(polynomial.limit / std::abs(factor)),
+          static_cast<float>(polynomial.c0 * scale),
+          static_cast<float>(polynomial.c1 * square_factor * scale),
+          static_cast<float>(polynomial.c2 * square_factor * square_factor * scale)};
+}
+
 void add_scale(const Problem& problem, const ForwardConfig& config, ForwardParams& params) {
   const double scale = problem.scale();
   params.scale_log2 = static_cast<float>(config.has_logits ? scale : scale * kLog2eDouble);
-  if (config.has_softcap) params.cap = cap_terms(scale, problem.softcap, config.writes_lse);
+  if (!config.has_softcap) return;
+  params.cap_factors = cap_factors(scale, problem.softcap, config.writes_lse);
+  params.cap = cap_terms(scale, problem.softcap, config.writes_lse);
 }
 
 }  // namespace

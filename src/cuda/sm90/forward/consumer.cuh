@@ -362,7 +362,7 @@ struct Consumer {
   template <int kCount>
   SIRDAR_DEVICE void add_terms(float (&s_)[kCount], const WorkItem& of, int block) const {
     if constexpr (config.has_softcap) {
-      cap_scores<config.writes_lse>(s_, params.scale_log2, params.softcap);
+      cap_scores(s_, params.cap_factors, params.softcap);
     } else {
       SIRDAR_UNROLL
       for (int i = 0; i < kCount; ++i) s_[i] *= params.scale_log2;

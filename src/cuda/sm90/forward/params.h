@@ -41,7 +41,8 @@ struct ForwardParams {
   int is_top_left;
   float scale_log2;  // softmax_scale * log2(e); with has_logits softmax_scale alone
   float softcap;
-  CapTerms cap;  // with a soft-cap
+  CapFactors cap_factors;  // with a soft-cap
+  CapTerms cap;
   BiasView bias;
   CoverView cover;
   int heads_per_pack;  // at most num_packed_heads; tile rows of heads beyond it are nobody's

@@ -101,21 +101,17 @@ SIRDAR_DEVICE float saturated(float x) {
 // softcap * tanh(score * scale / softcap). Where all of a warp's scores are small beside the cap,
 // as they nearly always are, by a polynomial: next to busy tensor cores the exponential and the
 // reciprocal of the formula that saturates take longer than the products.
-template <bool kIsExact, int kCount>
-SIRDAR_DEVICE void cap_scores(float (&scores)[kCount], float scale, float softcap) {
-  constexpr CapPolynomial kCap = kIsExact ? kCapExact : kCapFar;
-  const float factor = scale / softcap, square_factor = factor * factor;
-  if (ptx::any_sync(largest_of(scores) * ptx::absolute(factor) > kCap.limit)) {
+template <int kCount>
+SIRDAR_DEVICE void cap_scores(float (&scores)[kCount], const CapFactors& cap, float softcap) {
+  if (ptx::any_sync(largest_of(scores) > cap.largest)) {
     SIRDAR_UNROLL
-    for (int i = 0; i < kCount; ++i) scores[i] = softcap * saturated(scores[i] * factor);
+    for (int i = 0; i < kCount; ++i) scores[i] = softcap * saturated(scores[i] * cap.factor);
     return;
   }
-  const float c0 = kCap.c0 * scale, c1 = kCap.c1 * square_factor * scale,
-              c2 = kCap.c2 * square_factor * square_factor * scale;
   SIRDAR_UNROLL
   for (int i = 0; i < kCount; ++i) {
     const float square = scores[i] * scores[i];
-    scores[i] *= ptx::fma_of(square, ptx::fma_of(square, c2, c1), c0);
+    scores[i] *= ptx::fma_of(square, ptx::fma_of(square, cap.c2, cap.c1), cap.c0);
   }
 }
 
