@@ -138,6 +138,39 @@ TEST(CudaBackward, ABiasComesByTmaWhereEveryPairHasAnEntry) {
   EXPECT_EQ(stages("d256 bias:bhqk:bf16"), 0);
 }
 
+// Where it is measured, by the keys that a row sees. `spare`: -1 where convert comes behind.
+TEST(CudaBackward, ConvertsShortWalksEarly) {
+  for (const auto& [text, spare] : {std::pair{"bwd s4096 d64 bf16", 0},
+                                    {"bwd s4096 d256 bf16", 0},
+                                    {"bwd s8192 d128 bf16", -1},
+                                    {"bwd s1024 d64 bf16 causal", 8},
+                                    {"bwd s2048 d64 bf16 causal", 5},
+                                    {"bwd s2048 d128 bf16 causal", 7},
+                                    {"bwd s2049 d128 bf16 causal", -1},
+                                    {"bwd s1024 d256 bf16 causal", -1},
+                                    {"bwd s1024 d128 bf16 causal nondeterministic", -1},
+                                    {"bwd b2 s1024 d128 bf16 causal ragged:2000,2000", -1},
+                                    {"bwd s8192 d128 bf16 causal window:1023,", 4},
+                                    {"bwd s8192 d128 bf16 window:1024,1023", 4},
+                                    {"bwd s8192 d128 bf16 window:1024,1024", -1},
+                                    {"bwd s8192 d128 bf16 window:1000,", -1},
+                                    {"bwd s8192 d64 bf16 causal window:1023,", -1},
+                                    {"bwd s8192 d128 bf16 causal chunk:1000", 7},
+                                    {"bwd s2048 d128 bf16 softcap:9", 0},
+                                    {"bwd s2048 d128 bf16 softcap:9 causal", -1},
+                                    {"bwd s2048 d128 bf16 alibi causal", 7},
+                                    {"bwd s2048 d128 bf16 alibi", -1},
+                                    {"bwd s2048 d128 fp16", 0},
+                                    {"bwd s4096 d128 fp16", -1},
+                                    {"bwd s2048 d128 fp16 causal", 0},
+                                    {"bwd s2048 d64 fp16 causal", -1},
+                                    {"bwd s2048 d128 bf16 bias:bhqk:bf16", -1}}) {
+    const BackwardConfig config = choose_backward_config(Problem::parse(text).value());
+    EXPECT_EQ(config.converts_early, spare >= 0) << text;
+    EXPECT_EQ(config.num_spare, std::max(spare, 0)) << text;
+  }
+}
+
 // How key blocks are laid out in rings, and whether a last section is walked backwards, decides in
 // which order a tile's sum grows.
 TEST(CudaBackward, LaysOutBatchInvariantWorkByOneSequence) {

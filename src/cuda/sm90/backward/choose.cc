@@ -63,17 +63,33 @@ void order_rings(BackwardConfig& config, int64_t seqlen_k) {
   }
 }
 
+// Keys that a row sees at most.
+int64_t most_keys_seen(const Problem& problem) {
+  const Mask& mask = problem.mask;
+  int64_t keys = problem.seqlen_k;
+  if (mask.chunk_size > 0) keys = std::min(keys, mask.chunk_size);
+  if (mask.window_left && (mask.is_causal || mask.window_right)) {
+    const int64_t right = mask.is_causal ? 0 : *mask.window_right;
+    if (*mask.window_left < keys && right < keys) {
+      keys = std::min(keys, *mask.window_left + 1 + right);
+    }
+  }
+  return keys;
+}
+
 // Under a causal mask, or another one by positions.
-void order_masked(BackwardConfig& config, int64_t seqlen_k) {
+void order_masked(BackwardConfig& config, const Problem& problem) {
   constexpr int64_t kMostKeysOfShortWalks = 2048;
   const bool is_causal = config.mask == MaskForm::upper;
+  const bool has_chunks = !is_causal && problem.mask.chunk_size > 0;
   // In any order longest key blocks come first already.
   if (!config.is_deterministic && is_medium(config)) return;
   if (has_slopes(config)) return;
   if (!is_causal && (!is_medium(config) || is_modified(config))) return;
-  config.mirrors_tail = is_causal;
+  config.mirrors_tail = is_causal || has_chunks;
   config.is_persistent = !is_wide(config) || !config.is_deterministic;
-  if (is_causal && is_medium(config) && !is_modified(config) && seqlen_k <= kMostKeysOfShortWalks) {
+  const bool has_short_walks = most_keys_seen(problem) <= kMostKeysOfShortWalks;
+  if ((is_causal || has_chunks) && is_medium(config) && !is_modified(config) && has_short_walks) {
     set_rings(config, 3, 3, 2, 2);
   }
 }
@@ -98,24 +114,44 @@ void order_work(BackwardConfig& config, const Problem& problem) {
   } else if (config.mask == MaskForm::full) {
     order_rings(other, problem.seqlen_k);
   } else {
-    order_masked(other, problem.seqlen_k);
+    order_masked(other, problem);
   }
   if (is_valid(other)) config = other;
 }
 
-// Whether convert runs beside the main kernel, as far as it is measured: what it gains is a smaller
-// share of longer walks, and under a mask it must be left multiprocessors.
-void order_convert(BackwardConfig& config, int64_t seqlen_k) {
-  constexpr int64_t kMostKeysOfRings = 4096, kMostKeysUnderAMask = 2048;
-  const bool is_plain = config.element == Element::bf16 && config.is_deterministic &&
-                        !config.has_lengths && !is_modified(config);
-  if (!is_plain) return;
-  if (has_rings(config)) {
-    config.converts_early = seqlen_k <= kMostKeysOfRings;
-  } else if (config.mask == MaskForm::upper && is_narrow(config)) {
-    config.converts_early = seqlen_k <= kMostKeysUnderAMask;
-    config.num_spare = config.converts_early ? 5 : 0;
+// Multiprocessors that an early convert is left where thread blocks stay.
+int spared_by(const BackwardConfig& config, const Problem& problem) {
+  constexpr int64_t kShortWalk = 1024;
+  if (!draws_items(config)) return 0;
+  if (is_narrow(config)) return problem.seqlen_k <= kShortWalk ? 8 : 5;
+  return config.mask == MaskForm::interval && problem.mask.chunk_size == 0 ? 4 : 7;
+}
+
+// Up to how many keys that a row sees convert runs beside the main kernel, as far as it is
+// measured: what it gains is a smaller share of longer walks.
+int64_t most_keys_of_early_convert(const BackwardConfig& c) {
+  constexpr int64_t kOfPlainRings = 4096, kOfOthers = 2048;
+  if (!c.is_deterministic || c.has_lengths) return 0;
+  const bool is_bf16 = c.element == Element::bf16;
+  bool is_measured = is_medium(c);
+  if (is_modified(c)) {
+    BackwardConfig rest = c;  // soft-cap without a mask, ALiBi with a causal one
+    if (has_rings(c)) rest.has_softcap = false;
+    if (c.mask == MaskForm::upper) rest.has_alibi = false;
+    is_measured = is_measured && is_bf16 && !is_modified(rest);
+  } else if (is_bf16) {
+    if (has_rings(c)) return kOfPlainRings;
+    is_measured = is_measured || (is_narrow(c) && c.mask == MaskForm::upper);
+  } else {
+    is_measured = is_measured && c.mask != MaskForm::interval;
   }
+  return is_measured ? kOfOthers : 0;
+}
+
+void order_convert(BackwardConfig& config, const Problem& problem) {
+  if (most_keys_seen(problem) > most_keys_of_early_convert(config)) return;
+  config.converts_early = true;
+  config.num_spare = spared_by(config, problem);
 }
 
 // A tile of a bias that has an entry for each pair takes the place of slots of dQ. fp32 has no room
@@ -164,7 +200,7 @@ BackwardConfig choose_backward_config(const Problem& problem, bool may_stage_bia
     set_rings(config, 2, 2, 2, 4);
   }
   order_work(config, problem);
-  order_convert(config, problem.seqlen_k);
+  order_convert(config, problem);
   if (may_stage_bias) stage_bias(config, problem.bias_axes, problem.seqlen_k);
   return config;
 }
