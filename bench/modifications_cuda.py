@@ -1,13 +1,13 @@
 """Times Sirdar's forward or backward with masks and score modifications on one GPU.
 
     python3 bench/modifications_cuda.py build/release/libsirdar.so [--backward] [--rounds 4]
-        [--only alibi,bias] [--dtype bf16] [--against OTHER.so]
+        [--only alibi,bias] [--dtype bf16] [--seqlen 8192] [--against OTHER.so]
         [--knobs "draws_items=false;order=by_head block_n=64"]
 
-B2 H16 S8192 D128, random normal. TFLOP/s count the visible pairs alone. Problems take turns call by
-call in random order, L2 is flushed before every call, the median counts. A small problem of each kind is
-compared with float64 first, and a wrong one ends the run; of the backward two runs must have the same
-bits. "apart" is the same number of visible pairs without the modification, as sequences in a batch. Each
+16,384 rows in sequences of 8192, H16 D128, random normal. TFLOP/s count the visible pairs alone. Problems
+take turns call by call in random order, L2 is flushed before every call, the median counts. A small problem
+of each kind is compared with float64 first, and a wrong one ends the run; of the backward two runs must
+have the same bits. "apart" is the same number of visible pairs without the modification, as sequences in a batch. Each
 is timed again with another library, and with each list of knobs; lists are parted by semicolons.
 """
 
@@ -30,8 +30,8 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 class Modification:
     """A problem's words, its tensors, the pairs that are visible, and what becomes of a score."""
 
-    def __init__(self, words, visible, tensors=None, change=None, batch=BATCH):
-        self.words, self.visible, self.batch = words, visible, batch
+    def __init__(self, words, visible, tensors=None, change=None):
+        self.words, self.visible, self.batch = words, visible, BATCH
         self.tensors, self.change = tensors or {}, change or (lambda scores: scores)
 
 
@@ -39,7 +39,8 @@ def document_rows(seqlen, count):
     return -(-seqlen // count)
 
 
-def modifications(seqlen):
+def modifications(seqlen, batch=BATCH):
+    """Of so many sequences."""
     position = torch.arange(seqlen, device="cuda")
     distance = position[:, None] - position[None]
     everything, causal = torch.ones_like(distance, dtype=torch.bool), distance >= 0
@@ -47,18 +48,18 @@ def modifications(seqlen):
     slopes = torch.tensor([2.0 ** (-(h + 1) / 2) for h in range(HEADS)], device="cuda")
 
     def documents(count):
-        ids = (position // document_rows(seqlen, count)).int()[None].repeat(BATCH, 1)
+        ids = (position // document_rows(seqlen, count)).int()[None].repeat(batch, 1)
         seen = causal & (ids[:, :, None] == ids[:, None])[0]
         tensors = {"document_q": lambda: ids, "document_k": lambda: ids}
         return Modification(" causal document", seen, tensors)
 
-    def bias(word, dtype, heads=HEADS, batch=BATCH):
+    def bias(word, dtype, sequences=batch):
         def draw():
-            return torch.randn(batch, heads, seqlen, seqlen, device="cuda", dtype=dtype)
+            return torch.randn(sequences, HEADS, seqlen, seqlen, device="cuda", dtype=dtype)
 
         return Modification(f" bias:{word}", everything, {"bias": draw}, "bias")
 
-    return {
+    all_of_them = {
         "plain": Modification("", everything),
         "causal": Modification(" causal", causal),
         "alibi": Modification(
@@ -78,13 +79,16 @@ def modifications(seqlen):
             causal | (position < seqlen // 8)[None],
         ),
         "bias": bias("bhqk:bf16", torch.bfloat16),
-        "bias of heads": bias("hqk:bf16", torch.bfloat16, batch=1),
+        "bias of heads": bias("hqk:bf16", torch.bfloat16, 1),
         "bias fp32": bias("bhqk:fp32", torch.float32),
         "score_mod": Modification(
             ' score_mod:"score * 0.5 + 3.0 * tanh(score / 3.0)"', everything, None,
             lambda s: s * 0.5 + 3 * torch.tanh(s / 3),
         ),
     }
+    for one in all_of_them.values():
+        one.batch = batch
+    return all_of_them
 
 
 class Case:
@@ -163,6 +167,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--only", help="names, comma by comma")
     parser.add_argument("--dtype", choices=list(DTYPES), default=Case.dtype)
+    parser.add_argument("--seqlen", type=int, default=SEQLEN, help="a multiple of 1024")
     parser.add_argument("--against", help="another library")
     parser.add_argument("--knobs", help='lists of "name=value" words')
     arguments = parser.parse_args()
@@ -174,17 +179,18 @@ def main():
     for words in (arguments.knobs or "").split(";"):
         if words.split():
             variants[f" ({words.strip()})"] = (library, words.split())
-    large, small = modifications(SEQLEN), modifications(300)
-    lengths = {name: SEQLEN for name in large}
+    seqlen, batch = arguments.seqlen, BATCH * SEQLEN // arguments.seqlen
+    large, small = modifications(seqlen, batch), modifications(300)
+    lengths = {name: seqlen for name in large}
     # As long as one of the documents, and as many rows in all; as many keys as a row of the window sees.
-    short = document_rows(SEQLEN, DOCUMENTS)
-    for name, kind, length, batch in (
-        ("causal documents apart", "causal", short, BATCH * DOCUMENTS),
-        ("window apart", "plain", 1024, BATCH * SEQLEN // 1024),
-        ("chunk apart", "causal", 1024, BATCH * SEQLEN // 1024),
+    short = document_rows(seqlen, DOCUMENTS)
+    for name, kind, length, sequences in (
+        ("causal documents apart", "causal", short, batch * DOCUMENTS),
+        ("window apart", "plain", 1024, batch * seqlen // 1024),
+        ("chunk apart", "causal", 1024, batch * seqlen // 1024),
     ):
-        large[name] = modifications(length)[kind]
-        large[name].batch, lengths[name], small[name] = batch, length, small[kind]
+        large[name] = modifications(length, sequences)[kind]
+        lengths[name], small[name] = length, small[kind]
     names = arguments.only.split(",") if arguments.only else list(large)
     kind = BackwardCase if arguments.backward else Case
     cases = {}
