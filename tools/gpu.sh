@@ -33,6 +33,7 @@ if [ "${1:-}" = torch ]; then
   python3 tests/device/torch_on_gpu.py || failed=1
   python3 tests/device/models_on_gpu.py || failed=1
   python3 tests/device/limits_on_gpu.py || failed=1
+  python3 tests/device/early_convert_on_gpu.py || failed=1
   python3 bench/compare_torch_cuda.py "$library" --rounds 1 || failed=1
   python3 bench/compare_torch_cuda_backward.py "$library" --rounds 1 || failed=1
   python3 bench/modifications_cuda.py "$library" --rounds 2 || failed=1

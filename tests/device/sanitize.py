@@ -37,6 +37,8 @@ PROBLEMS = (
     "bwd b1 s200 h2 d128 bf16 softcap:20",
     "bwd b1 s200 h2 d128 bf16 causal document",
     "bwd b1 s200 h2 d128 bf16 bias:bhqk:bf16",
+    "bwd b1 s200 h2 d128 bf16 alibi",
+    "bwd b1 s300 h2 d128 bf16 causal chunk:128",
     "bwd b1 s200 h2 d128 fp16 causal",
     "bwd b2 sq150 sk190 ragged:210,320 h2 d128 bf16",
 )
