@@ -385,7 +385,12 @@ struct Consumer {
 
   template <int kCount>
   SIRDAR_DEVICE void add_alibi(float (&s_)[kCount], const WorkItem& of, int block) const {
-    const AlibiRows alibi = alibi_rows(of, block, 1.0f);
+    AlibiRows alibi = alibi_rows(of, block, 1.0f);
+    // Distances that the compiler took for those of the guarded loop would be kept for this rare
+    // text.
+    float starts[2] = {alibi.starts.upper, alibi.starts.lower};
+    ptx::registers_ready(starts);
+    alibi.starts = {starts[0], starts[1]};
     SIRDAR_UNROLL
     for (int i = 0; i < kCount; ++i) {
       s_[i] += alibi.template at<config.is_alibi_one_sided>(i, {0, 0});
