@@ -84,6 +84,8 @@ std::string Plan::explain() const {
     if (const std::string text = packing(p, state_->config); !text.empty())
       sheet.line("packing", "{}", text);
   }
+  if (const auto splitting = state_->implementation->splitting; splitting != nullptr)
+    sheet.line("splitting", "{}", splitting(p, state_->config));
   sheet.line("workspace", "{} bytes", workspace_bytes());
   sheet.line("visible pairs", "{}{}", at_most, cost.visible_pairs);
   sheet.line("arithmetic", "{}{}FLOP", at_most, scaled(cost.flops));

@@ -49,6 +49,8 @@ struct Implementation {
   // Whether query heads that share a K/V head share tiles, and why, in a line; "": there are none.
   // null: nothing is packed.
   std::string (*packing)(const Problem&, const Config&) = nullptr;
+  // Whether the keys of a query block are split among items, and why, in a line; null: never.
+  std::string (*splitting)(const Problem&, const Config&) = nullptr;
   size_t (*workspace_bytes)(const Problem&, const Config&);
   // Made once for a plan and handed to every run in Plan::State::prepared; null: nothing.
   std::shared_ptr<const void> (*prepare)(const Problem&) = nullptr;

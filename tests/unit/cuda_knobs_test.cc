@@ -54,8 +54,9 @@ TEST(CudaForwardKnobs, NumbersOutOfRangeAreRefused) {
   for (const char* text : {"fwd s100 h2 d128 bf16", "fwd s100 h2 d128 bf16 causal",
                            "fwd s100 h2 d64 bf16 document", "fwd s100 h2 d256 bf16"}) {
     for (const char* value : {"0", "-1", "-16", "2147483647"}) {
-      for (const char* name : {"num_consumers", "num_packed_heads", "block_n", "num_stages_k",
-                               "num_stages_v", "num_q_buffers", "cluster_size", "head_dim"}) {
+      for (const char* name :
+           {"num_consumers", "num_packed_heads", "block_n", "num_stages_k", "num_stages_v",
+            "num_q_buffers", "num_splits", "cluster_size", "head_dim"}) {
         expect_refused(text, name, value);
       }
     }
@@ -101,6 +102,7 @@ TEST(CudaForwardKnobs, TheWordsAreTheRule) {
       config.num_packed_heads = draw({1, 3, 4, 128});
       config.trim = draw({0, 0, 1});
       config.cluster_size = draw({1, 1, 2});
+      config.num_splits = draw({1, 1, 3});
       config.takes_turns = draw({0, 1}) != 0;
       config.softmax = static_cast<sm90::Softmax>(draw({0, 1, 2}));
       config.num_q_buffers = draw({1, 2});

@@ -46,7 +46,7 @@ TEST(CudaPacking, WhatFillsTilesIsNotPacked) {
         "fwd b64 sq1 sk4096 hq129 hkv1 d128 bf16", "fwd b64 sq0 sk4096 hq32 hkv8 d128 bf16"}) {
     const ForwardConfig config = config_of(text);
     EXPECT_EQ(config.num_packed_heads, 1) << text;
-    EXPECT_EQ(config, choose_config(Problem::parse(text).value(), true, 1)) << text;
+    EXPECT_EQ(config, choose_config(Problem::parse(text).value(), true, {1, {}})) << text;
   }
 }
 

@@ -10,6 +10,7 @@
 #include "cuda/sm90/forward/arguments.h"
 #include "cuda/sm90/forward/modified.h"
 #include "cuda/sm90/forward/pack.h"
+#include "cuda/sm90/forward/split.h"
 #include "emulator/support/emulated_driver.h"
 #include "emulator/support/emulated_kernels.h"
 
@@ -40,7 +41,7 @@ test::Tensor like(const test::Tensor& from) {
 }  // namespace
 
 EmulatedCall::EmulatedCall(const std::string& problem, const std::function<void(test::Call&)>& edit)
-    : kernels_(value_or_throw(forward_kernels(problem))), call_(problem) {
+    : kernels_(value_or_throw(forward_kernels(problem))), call_(test::with_knobs(problem).first) {
   call_.q = like(call_.q), call_.k = like(call_.k), call_.v = like(call_.v);
   call_.out = like(call_.out);
   if (kernels_.config.num_stages_bias > 0) call_.bias = like(call_.bias);
@@ -50,7 +51,8 @@ EmulatedCall::EmulatedCall(const std::string& problem, const std::function<void(
       sm90::cover_view(kernels_.problem, kernels_.config, modification, nullptr);
   const int blocks_m = sm90::num_blocks_m(kernels_.problem, kernels_.config);
   workspace_.resize(sm90::kCounterBytes);
-  workspace_.resize(sm90::kCounterBytes + sm90::cover_bytes(shape, kernels_.config, blocks_m),
+  workspace_.resize(sm90::kCounterBytes + sm90::cover_bytes(shape, kernels_.config, blocks_m) +
+                        sm90::parts_bytes(kernels_.problem, kernels_.config),
                     std::byte{0xff});  // the caller's holds anything
   const EmulatedDriver driver;
   int* counter =
@@ -59,6 +61,8 @@ EmulatedCall::EmulatedCall(const std::string& problem, const std::function<void(
       value_or_throw(sm90::make_params(kernels_.problem, kernels_.config, call_.args(), counter));
   params_.cover = sm90::cover_view(kernels_.problem, kernels_.config, modification,
                                    workspace_.data() + sm90::kCounterBytes);
+  params_.parts =
+      sm90::parts_view(kernels_.problem, kernels_.config, workspace_.data() + sm90::kCounterBytes);
   expected_ = check::expected_outputs(kernels_.problem, call_.args());
 }
 
@@ -82,6 +86,7 @@ emulator::Report EmulatedCall::run(uint64_t seed, int blocks) {
   const auto poison = std::numeric_limits<double>::quiet_NaN();
   for (test::Tensor* output : {&call_.out, &call_.lse, &call_.max_logit})
     if (output->present()) output->fill(poison);
+  std::fill(workspace_.begin(), workspace_.end(), std::byte{0xff});
   std::fill_n(workspace_.begin(), sm90::kCounterBytes, std::byte{0});
   const expression::DeviceModification modification = expression::modification_of(kernels_.problem);
   const std::vector<std::byte> bytes =
@@ -94,6 +99,12 @@ emulator::Report EmulatedCall::run(uint64_t seed, int blocks) {
   }
   emulator::Report report =
       launch(kernels_.sources.back(), std::min(blocks, params_.num_items), seed, bytes.data());
+  if (report.ok() && is_split(kernels_.config)) {
+    const int64_t combine_blocks = sm90::num_combine_blocks(kernels_.config, params_);
+    const emulator::Report combined =
+        launch(kernels_.sources.front(), combine_blocks, seed, bytes.data());
+    report.fault = combined.fault;
+  }
   if (report.ok()) report.fault = wrong();
   return report;
 }

@@ -16,12 +16,13 @@ namespace sirdar::emulator_tests {
 
 class EmulatedCall {
  public:
-  // Throws what is wrong with the problem. `edit` changes the random inputs.
+  // May name knobs (support/knobs.h). Throws what is wrong with the problem. `edit` changes the
+  // random inputs.
   explicit EmulatedCall(const std::string& problem,
                         const std::function<void(test::Call&)>& edit = {});
 
   // Every launch of the call on as many as `blocks` thread blocks; the report is the forward's, or
-  // that of the launch before it if it has a fault. Wrong results are a fault too.
+  // that of another launch if that has a fault. Wrong results are a fault too.
   emulator::Report run(uint64_t seed, int blocks = 2);
   const ForwardKernels& kernels() const { return kernels_; }
   const sm90::ForwardParams& params() const { return params_; }

@@ -92,6 +92,7 @@ void add_work(const Problem& problem, const ForwardConfig& config, ForwardParams
   params.num_sections =
       has_sections && heads > last ? static_cast<int>((heads - last) / params.section_heads) : 0;
   add_divisors(params);
+  params.num_items *= config.num_splits;
 }
 
 void add_rows(const Problem& problem, const Args& args, ForwardParams& params) {

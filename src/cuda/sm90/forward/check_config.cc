@@ -23,6 +23,7 @@ ForwardConfig with_tuning_of(ForwardConfig chosen, const ForwardConfig& config) 
   chosen.order = config.order;
   chosen.num_polynomial = config.num_polynomial;
   chosen.cluster_size = config.cluster_size;
+  chosen.num_splits = config.num_splits;
   chosen.num_stages_bias = config.num_stages_bias;
   return chosen;
 }
@@ -53,6 +54,13 @@ KnobFault fault_between_fields(const ForwardConfig& c) {
   if (c.num_q_buffers > 1 && hands_rows_over(c)) {
     return {fmt::format("num_q_buffers={}", c.num_q_buffers),
             "under masks 1 may be above 128 columns of v"};
+  }
+  if (is_split(c) && c.has_mask_mod) {
+    return {fmt::format("num_splits={}", c.num_splits), "under masks that read data 1 may be"};
+  }
+  if (is_split(c) && (c.num_q_buffers > 1 || c.num_stages_bias > 0 || c.cluster_size > 1)) {
+    return {fmt::format("num_splits={}", c.num_splits),
+            "it wants num_q_buffers=1, num_stages_bias=0 and cluster_size=1"};
   }
   if (c.num_stages_bias > 0) {
     const bool is_short = c.bias == Bias::bf16 || c.bias == Bias::fp16;

@@ -7,6 +7,7 @@
 
 #include "cuda/sm90/arguments.h"
 #include "cuda/sm90/forward/pack.h"
+#include "cuda/sm90/forward/split.h"
 
 namespace sirdar::sm90 {
 namespace {
@@ -158,23 +159,44 @@ std::optional<ForwardConfig> best_packed(const Problem& problem) {
   return best;
 }
 
-}  // namespace
+// Whether packs of heads have less to do where their keys are split, as those of few items are.
+bool pays_split(const Problem& problem, const ForwardConfig& packed,
+                const ForwardConfig& unpacked) {
+  return choose_splits(problem, packed) > 1 &&
+         8 * busiest_pairs(problem, packed) <= 7 * busiest_pairs(problem, unpacked);
+}
 
-ForwardConfig choose_config(const Problem& problem, bool may_stage_bias,
-                            std::optional<int> num_packed_heads) {
+ForwardConfig whole_config(const Problem& problem, bool may_stage_bias, const Given& given) {
+  const std::optional<int> num_packed_heads = given.num_packed_heads;
   const ForwardConfig unpacked = config_of(problem, may_stage_bias, 1);
   if (num_packed_heads == 1 || problem.group_size() < 2) return unpacked;
   if (num_packed_heads) return config_of(problem, false, *num_packed_heads);
   const std::optional<ForwardConfig> packed = best_packed(problem);
-  if (!packed || !pays(busiest_rows(problem, *packed), busiest_rows(problem, unpacked)))
-    return unpacked;
-  return *packed;
+  if (!packed) return unpacked;
+  const bool is_better = pays(busiest_rows(problem, *packed), busiest_rows(problem, unpacked)) ||
+                         (given.num_splits != 1 && pays_split(problem, *packed, unpacked));
+  return is_better ? *packed : unpacked;
+}
+
+}  // namespace
+
+ForwardConfig choose_config(const Problem& problem, bool may_stage_bias, const Given& given) {
+  const bool is_split_by_hand = given.num_splits.value_or(1) > 1;
+  const ForwardConfig whole = whole_config(problem, may_stage_bias && !is_split_by_hand, given);
+  const int splits = given.num_splits ? *given.num_splits : choose_splits(problem, whole);
+  return splits == 1 ? whole : split_config(whole, splits);
 }
 
 std::string packing_note(const Problem& problem, const ForwardConfig& config) {
   if (problem.group_size() < 2 || problem.num_heads_q == 0) return "";
   const int64_t unpacked = busiest_rows(problem, config_of(problem, true, 1));
   constexpr const char* kWhat = "the busiest of 132 multiprocessors multiplies";
+  if (config.num_packed_heads > 1 && is_split(config) &&
+      !pays(busiest_rows(problem, config), unpacked)) {
+    return fmt::format(
+        "{} query heads of a K/V head are rows of one tile, whose keys are then split further",
+        heads_per_pack(problem, config));
+  }
   if (config.num_packed_heads > 1) {
     return fmt::format(
         "{} query heads of a K/V head are rows of one tile: {} {} rows by each key, "
@@ -200,7 +222,9 @@ std::string packing_note(const Problem& problem, const ForwardConfig& config) {
 
 int spill_bytes_known(const ForwardConfig& config) {
   if (config.has_score_mod || config.has_mask_mod) return 512;
-  return config.num_consumers >= 3 ? 128 : 0;
+  if (is_split(config) && hands_rows_over(config)) return 64;
+  if (config.num_consumers >= 3) return is_split(config) ? 256 : 128;
+  return 0;
 }
 
 std::string entry_name(const ForwardConfig& config) {
@@ -208,6 +232,7 @@ std::string entry_name(const ForwardConfig& config) {
       "sirdar_fwd_{}_d{}", config.element == Element::bf16 ? "bf16" : "fp16", config.head_dim);
   if (config.head_dim_v != config.head_dim) name += fmt::format("_dv{}", config.head_dim_v);
   if (config.num_packed_heads > 1) name += fmt::format("_pack{}", config.num_packed_heads);
+  if (is_split(config)) name += "_split";
   if (config.mask == MaskForm::upper) name += "_causal";
   if (config.mask == MaskForm::interval) name += "_interval";
   if (config.has_lengths) name += "_lengths";

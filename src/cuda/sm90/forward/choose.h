@@ -12,9 +12,13 @@ namespace sirdar::sm90 {
 
 // Everything but num_threads-like run-time facts: the same for any machine of this architecture.
 // The problem must be one that cuda.sm90.forward supports. may_stage_bias: TMA reaches the bias,
-// which its strides decide. num_packed_heads: as check_packing() allows; without it as many as pay.
+// which its strides decide. What is not given follows from what pays.
+struct Given {
+  std::optional<int> num_packed_heads = {};  // as check_packing() allows
+  std::optional<int> num_splits = {};        // as check_splitting() does
+};
 ForwardConfig choose_config(const Problem& problem, bool may_stage_bias = true,
-                            std::optional<int> num_packed_heads = {});
+                            const Given& given = {});
 
 // Why so many query heads are packed, in a line; "" where no two share a K/V head.
 std::string packing_note(const Problem& problem, const ForwardConfig& config);

@@ -45,6 +45,9 @@ struct ForwardConfig {
   // 2: blocks of adjacent query tiles form a cluster, and each loads half of every K and V for
   // both.
   int cluster_size = 1;
+  // Parts that the keys of a query block are split into, each an item of its own; a second kernel
+  // adds them (combine.cuh). A kernel knows 1, or 2 for any number above: ForwardParams has it.
+  int num_splits = 1;
   bool has_lengths = false;  // lengths differ by sequence: cu_seqlens, seqused, or no keys at all
   bool has_logits = false;   // logits are more than a positive multiple of the scores:
   bool has_softcap = false;  //   soft-capped
@@ -84,6 +87,7 @@ constexpr void fields(C& c, Visit visit) {
   visit("order", c.order);
   visit("num_polynomial", c.num_polynomial);
   visit("cluster_size", c.cluster_size);
+  visit("num_splits", c.num_splits);
   visit("has_lengths", c.has_lengths);
   visit("has_logits", c.has_logits);
   visit("has_softcap", c.has_softcap);
@@ -106,6 +110,9 @@ constexpr int num_threads(const ForwardConfig& c) { return 128 * (c.num_consumer
 // What the products really run over.
 constexpr int depth_qk(const ForwardConfig& c) { return round_up(c.head_dim, 16); }
 constexpr int width_pv(const ForwardConfig& c) { return round_up(c.head_dim_v, 16); }
+
+constexpr bool is_split(const ForwardConfig& c) { return c.num_splits > 1; }
+inline constexpr int kMostSplits = 128;
 
 // 32-bit words of which pairs of a tile are seen: of each row, and each of the four lanes that
 // share it, the keys whose scores the lane has; up to 64 keys of a tile they are half a word.
@@ -139,7 +146,8 @@ constexpr bool hands_rows_over(const ForwardConfig& c) {
 struct SharedMap {
   int q, k, v, bias, info, block_info, lost, barriers, end;
 };
-inline constexpr int kInfoBytes = 32;       // one work item as its consumers read it
+// One work item as its consumers read it.
+constexpr int info_bytes(const ForwardConfig& c) { return is_split(c) ? 48 : 32; }
 inline constexpr int kBlockInfoBytes = 16;  // a key block, where not all are walked
 constexpr int num_barriers(const ForwardConfig& c) {
   return 2 * (c.num_q_buffers + c.num_stages_k + c.num_stages_v +
@@ -158,7 +166,7 @@ constexpr SharedMap shared_map(const ForwardConfig& c) {
   map.v = map.k + c.num_stages_k * k_bytes(c);
   map.bias = map.v + c.num_stages_v * v_bytes(c);
   map.info = map.bias + c.num_stages_bias * c.num_consumers * bias_bytes(c);
-  map.block_info = map.info + num_items_ahead(c) * kInfoBytes;
+  map.block_info = map.info + num_items_ahead(c) * info_bytes(c);
   map.lost = map.block_info + (c.has_mask_mod ? c.num_stages_k * kBlockInfoBytes : 0);
   map.barriers = map.lost + (hands_rows_over(c) ? 4 * 4 * c.num_consumers : 0);
   map.end = map.barriers + 8 * num_barriers(c);
@@ -168,6 +176,13 @@ constexpr SharedMap shared_map(const ForwardConfig& c) {
 constexpr int shared_bytes(const ForwardConfig& c) {
   return round_up(shared_map(c).end, 128) + 1024;
 }
+
+// The kernel that adds the parts of split keys: a warp a row of a query tile.
+struct CombineConfig {
+  ForwardConfig forward;
+};
+inline constexpr int kCombineRows = 4;  // of a thread block
+constexpr int shared_bytes(const CombineConfig&) { return 0; }
 
 // setmaxnreg: what is launched with, evenly, is moved from the producer to the consumers.
 constexpr int consumer_registers(const ForwardConfig& c) {
@@ -197,6 +212,7 @@ constexpr void counts(const ForwardConfig& c, Visit visit) {
   visit("num_polynomial", c.num_polynomial, 0, 16);
   visit("num_stages_bias", c.num_stages_bias, 0, 8);
   visit("cluster_size", c.cluster_size, 1, 2);
+  visit("num_splits", c.num_splits, 1, kMostSplits);
 }
 constexpr bool has_counts(const ForwardConfig& c) {
   bool is_within = true;
@@ -221,10 +237,13 @@ constexpr bool is_valid(const ForwardConfig& c) {
   const bool may_share = c.cluster_size == 2 && !c.has_lengths && !c.has_mask_mod && c.trim == 0;
   // Rows that are handed over have left by ordinary stores.
   const bool may_restore = !hands_rows_over(c) || c.num_q_buffers == 1;
+  // Parts leave from registers, by ordinary stores.
+  const bool may_split = !is_split(c) || (c.num_q_buffers == 1 && c.num_stages_bias == 0 &&
+                                          c.cluster_size == 1 && !c.has_mask_mod);
   // Turns are taken by two or more; the largest logit is the running maximum.
   const bool may_take_turns = c.num_consumers > 1 || !c.takes_turns;
   const bool may_tell = !c.writes_max_logit || c.softmax == Softmax::classic;
-  return may_pack && may_restore && may_take_turns && may_tell &&
+  return may_pack && may_restore && may_split && may_take_turns && may_tell &&
          (c.cluster_size == 1 || may_share) && c.block_n % 16 == 0 && c.head_dim % 8 == 0 &&
          c.head_dim_v % 8 == 0 && ring_is_deep_enough &&
          (c.num_stages_bias == 0 || may_stage_bias) &&

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/sm90/forward/consumer.cuh"
+#include "cuda/sm90/forward/parts.cuh"
 
 namespace sirdar::sm90 {
 
@@ -37,6 +38,24 @@ struct Epilogue {
   SIRDAR_DEVICE ptx::Int4 gather(int first_word) const {
     return gather_row(c.lane, {word(first_word), word(first_word + 2), word(first_word + 4),
                                word(first_word + 6)});
+  }
+
+  // Of a part of the keys, in fp32: four lanes store 32 bytes that follow each other.
+  SIRDAR_DEVICE float* part_of(int tile_row) const {
+    return part_results<config>(c.params.parts, item,
+                                query_row_of<config>(c.params, item, tile_row));
+  }
+  SIRDAR_DEVICE void store_parts(int row, int stored) const {
+    SIRDAR_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      if (!is_stored(row + 8 * half, stored)) continue;
+      float* const part = part_of(row + 8 * half) + 2 * (c.lane % 4);
+      SIRDAR_UNROLL
+      for (int column = 0; column < config.head_dim_v; column += 8) {
+        const int i = column / 2 + 2 * half;
+        *reinterpret_cast<TwoFloats*>(part + column) = {value(i), value(i + 1)};
+      }
+    }
   }
 
   SIRDAR_DEVICE void store_rows(int row, int stored) const {
@@ -99,10 +118,10 @@ struct Epilogue {
       ptx::stmatrix_x4(tile + staged(row, j / 4, (j & 3) * 2 + (c.lane >> 4)), word(4 * j),
                        word(4 * j + 1), word(4 * j + 2), word(4 * j + 3));
     }
-    restore([&](int place, int column, uint32_t results) {
+    restore([&](int place, int column, float first, float second) {
       ptx::store_shared(
           tile + staged(16 * c.warp + place, column / 64, column % 64 / 8) + column % 8 * 2,
-          results);
+          pack<config.element>(first, second));
     });
   }
 
@@ -146,10 +165,14 @@ struct Epilogue {
   }
 
   SIRDAR_DEVICE void restore_stored(int row, int stored) const {
-    restore([&](int place, int column, uint32_t results) {
-      const int first_row = row - c.lane / 4;
-      if (is_stored(first_row + place, stored) && column < config.head_dim_v) {
-        *reinterpret_cast<uint32_t*>(row_pointer(first_row + place) + column) = results;
+    restore([&](int place, int column, float first, float second) {
+      const int tile_row = row - c.lane / 4 + place;
+      if (!is_stored(tile_row, stored) || column >= config.head_dim_v) return;
+      if constexpr (is_split(config)) {
+        *reinterpret_cast<TwoFloats*>(part_of(tile_row) + column) = {first, second};
+      } else {
+        *reinterpret_cast<uint32_t*>(row_pointer(tile_row) + column) =
+            pack<config.element>(first, second);
       }
     });
   }
@@ -188,8 +211,30 @@ SIRDAR_DEVICE void store_statistic(const Consumer<config, Modification>& c, cons
   if (is_stored(row + 8)) *lower = values.lower;
 }
 
+// Of a part of the keys: what combine.cuh wants to know. Results stay as they are, but for rows
+// that see nothing of it.
+template <ForwardConfig config, class Modification>
+SIRDAR_DEVICE RowPair end_part(const Consumer<config, Modification>& c) {
+  const WorkItem& item = c.item;
+  const int stored = stored_rows<config>(c.params, item.batch);
+  const auto end = [&](int tile_row, float reference, float own_sum) {
+    const float sum = quad_sum(own_sum);
+    if (c.lane % 4 == 0 && query_row<config>(tile_row) < stored &&
+        has_head<config>(c.params, tile_row)) {
+      write_end(c.params.parts, item, query_row_of<config>(c.params, item, tile_row),
+                {reference, sum});
+    }
+    const bool is_unused = config.has_lengths && query_row<config>(tile_row) >= item.seqlen_q;
+    return sum == 0 || is_unused ? -0.0f : 1.0f;
+  };
+  const int row = c.thread_row(item);
+  return {end(row, c.rows.reference.upper, c.rows.sum.upper),
+          end(row + 8, c.rows.reference.lower, c.rows.sum.lower)};
+}
+
 template <ForwardConfig config, class Modification>
 SIRDAR_DEVICE RowPair Consumer<config, Modification>::end_rows() const {
+  if constexpr (is_split(config)) return end_part(*this);
   RowPair sink{kMinusInfinity, kMinusInfinity};
   if constexpr (config.has_sink) {
     const auto sink_of = [&](QueryRow of) {
@@ -232,7 +277,11 @@ SIRDAR_DEVICE void finish_item(Consumer<config, Modification>& c, const WorkItem
     epilogue.stage();
     epilogue.send(row, stored);
   } else {
-    epilogue.store_rows(row, stored);
+    if constexpr (is_split(config)) {
+      epilogue.store_parts(row, stored);
+    } else {
+      epilogue.store_rows(row, stored);
+    }
     epilogue.restore_stored(row, stored);
     if constexpr (hands_rows_over(config)) c.hand_rows_over();
   }

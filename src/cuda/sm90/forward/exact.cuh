@@ -29,7 +29,7 @@ struct ExactRow {
   const Modification& modification;
   const WorkItem& item;
   int head, row;          // row: of the sequence
-  int begin, end;         // keys that its own bounds leave
+  int begin, end;         // keys that its own bounds leave, and the item
   int key_head, k_begin;  // k_begin: the sequence's first key in ragged tensors
 
   SIRDAR_DEVICE ExactRow(const ForwardParams& p, const Modification& m, const WorkItem& of,
@@ -42,6 +42,10 @@ struct ExactRow {
     begin = bounds.lo(row);
     end = bounds.hi(row);
     key_head = p.by_group.quotient(of.head);
+    if constexpr (is_split(config)) {
+      begin = ptx::max_of(begin, of.first_block * config.block_n);
+      end = ptx::min_of(end, (of.first_block + of.num_blocks) * config.block_n);
+    }
     k_begin = rows_of<config>(p.cu_seqlens_k, p.seqused_k, p.seqlen_k, of.batch).begin;
   }
 
@@ -132,7 +136,7 @@ SIRDAR_DEVICE LostRows lost_rows(const float (&out)[kCount]) {
 }
 
 // Makes them again, two columns a lane at a time, so that few registers are held; write(row of
-// sixteen, column, two results in 16 bits). first_row: tile row of the first; `inverse` are the
+// sixteen, column, two results). first_row: tile row of the first; `inverse` are the
 // normalisers.
 template <ForwardConfig config, class Modification, class Write>
 SIRDAR_DEVICE void restore_rows(const ForwardParams& params, const Modification& modification,
@@ -161,7 +165,7 @@ SIRDAR_DEVICE void restore_rows(const ForwardParams& params, const Modification&
       for (int key = exact.begin; key < exact.end; key += 32) {
         exact.add_values(exact.weight(key + lane, scale, at), key, column, first, second);
       }
-      write(place, column, pack<config.element>(first * factor, second * factor));
+      write(place, column, first * factor, second * factor);
     }
   }
 }

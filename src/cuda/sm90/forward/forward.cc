@@ -22,6 +22,7 @@
 #include "cuda/sm90/forward/config_names.h"
 #include "cuda/sm90/forward/modified.h"
 #include "cuda/sm90/forward/pack.h"
+#include "cuda/sm90/forward/split.h"
 #include "jit/source.h"
 #include "plan/config_fields.h"
 
@@ -51,27 +52,41 @@ Status supports(const Problem& problem, const Device& device) {
   return {};
 }
 
-// Of the number of heads the whole tile follows, so it is read before the other knobs.
-Result<std::optional<int>> packed_by_knob(const Problem& problem, const PlanOptions& options) {
-  std::optional<int> heads;
+std::optional<int> number_of_knob(const PlanOptions& options, std::string_view knob) {
+  std::optional<int> found;
   for (const auto& [name, value] : options.knobs) {
-    if (int number = 1; name == "num_packed_heads" && sirdar::parse_field(value, number).ok())
-      heads = number;
+    if (int number = 1; name == knob && sirdar::parse_field(value, number).ok()) found = number;
   }
-  if (!heads) return heads;
-  if (Status status = check_packing(problem, *heads); !status.ok()) {
-    return Status(StatusCode::invalid_argument,
-                  fmt::format("knobs: num_packed_heads={} cannot be ({}); give another number.",
-                              *heads, status.message()),
-                  "knobs");
+  return found;
+}
+
+Status knob_refusal(std::string_view knob, int number, const Status& reason) {
+  return Status(StatusCode::invalid_argument,
+                fmt::format("knobs: {}={} cannot be ({}); give another number.", knob, number,
+                            reason.message()),
+                "knobs");
+}
+
+// Of the numbers of heads and splits the whole tile follows, so they are read before other knobs.
+Result<Given> given_by_knobs(const Problem& problem, const PlanOptions& options) {
+  const Given given{number_of_knob(options, "num_packed_heads"),
+                    number_of_knob(options, "num_splits")};
+  if (given.num_packed_heads) {
+    const Status status = check_packing(problem, *given.num_packed_heads);
+    if (!status.ok()) return knob_refusal("num_packed_heads", *given.num_packed_heads, status);
   }
-  return heads;
+  if (given.num_splits) {
+    const ForwardConfig whole = choose_config(problem, true, {given.num_packed_heads, 1});
+    const Status status = check_splitting(problem, whole, *given.num_splits);
+    if (!status.ok()) return knob_refusal("num_splits", *given.num_splits, status);
+  }
+  return given;
 }
 
 Result<Config> configure(const Problem& problem, const Device&, const PlanOptions& options) {
-  const Result<std::optional<int>> packed = packed_by_knob(problem, options);
-  if (!packed.ok()) return packed.status();
-  const ForwardConfig chosen = choose_config(problem, true, packed.value());
+  const Result<Given> given = given_by_knobs(problem, options);
+  if (!given.ok()) return given.status();
+  const ForwardConfig chosen = choose_config(problem, true, given.value());
   ForwardConfig config = chosen;
   if (Status status = override_fields(config, options.knobs); !status.ok()) return status;
   KnobFault fault = fault_of(chosen, config);
@@ -88,9 +103,13 @@ std::string packing(const Problem& problem, const Config& config) {
   return packing_note(problem, config.as<ForwardConfig>());
 }
 
+std::string splitting(const Problem& problem, const Config& config) {
+  return splitting_note(problem, config.as<ForwardConfig>());
+}
+
 std::string print(const Config& config) { return print_fields(config.as<ForwardConfig>()); }
 
-// The counter, then what is known about key blocks.
+// The counter, then what is known about key blocks, or the parts of split keys.
 size_t workspace_bytes(const Problem& problem, const Config& bytes) {
   const ForwardConfig config = bytes.as<ForwardConfig>();
   if (config.has_mask_mod) {
@@ -98,6 +117,7 @@ size_t workspace_bytes(const Problem& problem, const Config& bytes) {
         cover_view(problem, config, expression::modification_of(problem), nullptr);
     return kCounterBytes + cover_bytes(cover, config, num_blocks_m(problem, config));
   }
+  if (is_split(config)) return kCounterBytes + parts_bytes(problem, config);
   return draws_tickets(config) ? kCounterBytes : 0;
 }
 
@@ -105,7 +125,8 @@ size_t workspace_bytes(const Problem& problem, const Config& bytes) {
 std::vector<KernelSource> kernel_sources(const Problem& problem,
                                          const expression::DeviceModification& modification,
                                          const Config& bytes) {
-  const ForwardConfig config = bytes.as<ForwardConfig>();
+  ForwardConfig config = bytes.as<ForwardConfig>();
+  config.num_splits = std::min(config.num_splits, 2);
   KernelSource source;
   source.header = "cuda/sm90/forward/forward.cuh";
   source.scope = "sirdar::sm90";
@@ -122,6 +143,7 @@ std::vector<KernelSource> kernel_sources(const Problem& problem,
     add_modification(modification, source);
     if (config.has_mask_mod) sources.push_back(cover_source(source, problem));
   }
+  if (is_split(config)) sources.push_back(combine_source(source));
   if (draws_tickets(config)) source.num_workspaces = kMostWorkspaces;
   sources.push_back(source);
   return sources;
@@ -191,8 +213,9 @@ Status warm_up(const Plan::State& state) {
 ForwardConfig config_of(const Plan::State& state, const Args& args) {
   ForwardConfig config = state.config.as<ForwardConfig>();
   if (config.num_stages_bias == 0 || check_bias_reach(args).ok()) return config;
-  if (config == choose_config(state.problem, true, config.num_packed_heads)) {
-    return choose_config(state.problem, false, config.num_packed_heads);
+  const Given given{config.num_packed_heads, 1};  // nothing with such a bias is split
+  if (config == choose_config(state.problem, true, given)) {
+    return choose_config(state.problem, false, given);
   }
   config.num_stages_bias = 0;
   return config;
@@ -215,6 +238,18 @@ Status run_modified(const Plan::State& state, const Compiled& compiled,
     forward.is_programmatic = true;  // it waits for the other kernel where it needs it
   }
   return cuda::launch_bytes(scope, forward, bytes.value().data(), stream);
+}
+
+// The kernel that adds the parts of split keys; its way to the parts hides behind the forward.
+Status run_combine(const Compiled& compiled, const cuda::ContextScope& scope,
+                   const cuda::Launch& forward, const ForwardConfig& config,
+                   const ForwardParams& params, Stream stream) {
+  cuda::Launch launch;
+  launch.kernel = compiled.kernels.front().get();
+  launch.grid.x = static_cast<unsigned>(num_combine_blocks(config, params));
+  launch.is_programmatic = true;
+  launch.problem = forward.problem;
+  return cuda::launch_bytes(scope, launch, &params, stream);
 }
 
 // Counters that are zeros. The kernel leaves zeros: its own need not be cleared before every call,
@@ -273,10 +308,17 @@ Status run(const Plan::State& state, const Args& args, Stream stream) {
   launch.cluster.x = static_cast<unsigned>(size);
   launch.problem = &state.problem;
   const expression::DeviceModification& modification = own_of(state).modification;
-  if (modification.is_empty()) return cuda::launch_bytes(scope.value(), launch, &params, stream);
-  void* words = static_cast<std::byte*>(args.workspace) + kCounterBytes;
-  params.cover = cover_view(state.problem, config, modification, words);
-  return run_modified(state, *compiled.value(), scope.value(), launch, params, args, stream);
+  void* memory = static_cast<std::byte*>(args.workspace) + kCounterBytes;
+  if (is_split(config)) params.parts = parts_view(state.problem, config, memory);
+  Status status;
+  if (modification.is_empty()) {
+    status = cuda::launch_bytes(scope.value(), launch, &params, stream);
+  } else {
+    params.cover = cover_view(state.problem, config, modification, memory);
+    status = run_modified(state, *compiled.value(), scope.value(), launch, params, args, stream);
+  }
+  if (!status.ok() || !is_split(config)) return status;
+  return run_combine(*compiled.value(), scope.value(), launch, config, params, stream);
 }
 
 }  // namespace
@@ -296,6 +338,7 @@ const Implementation kForward = {
     .configure = configure,
     .print = print,
     .packing = packing,
+    .splitting = splitting,
     .workspace_bytes = workspace_bytes,
     .prepare = prepare,
     .kernels = kernels,

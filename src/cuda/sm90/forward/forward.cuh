@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cuda/sm90/forward/bias_producer.cuh"
+#include "cuda/sm90/forward/combine.cuh"
 #include "cuda/sm90/forward/consumer.cuh"
 #include "cuda/sm90/forward/producer.cuh"
 #include "cuda/sm90/forward/restorer.cuh"
@@ -25,6 +26,7 @@ SIRDAR_DEVICE void forward(const ForwardParams& params, Counters* counters = nul
     ptx::syncthreads();
   }
   if constexpr (config.has_mask_mod) ptx::griddepcontrol_wait();  // for cover_keys()
+  if constexpr (is_split(config)) ptx::griddepcontrol_launch_dependents();  // combine()
   if (warpgroup == 0) {
     if constexpr (config.moves_registers) {
       ptx::setmaxnreg_dec<producer_registers(config)>();

@@ -10,8 +10,6 @@
 namespace sirdar::sm90 {
 namespace {
 
-// Of H100 and H200 with SXM connectors. Others have fewer; a plan is the same for all of them.
-constexpr int64_t kMultiprocessors = 132;
 constexpr int64_t kMaxTileRows = int64_t{1} << 30;  // 32-bit positions
 
 constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }

@@ -10,6 +10,9 @@
 
 namespace sirdar::sm90 {
 
+// Of H100 and H200 with SXM connectors. Others have fewer; a plan is the same for all of them.
+inline constexpr int64_t kMultiprocessors = 132;
+
 // Ok, or why tiles of a problem cannot have rows of so many heads.
 Status check_packing(const Problem& problem, int num_packed_heads);
 

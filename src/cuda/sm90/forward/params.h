@@ -15,6 +15,17 @@ struct alignas(32) Counters {
   int next, done;
 };
 
+// What the parts of split keys leave, in the workspace. A row of a head of the whole batch has an
+// index, which is its sequence's first, plus its row's times num_heads, plus its head's.
+struct PartsView {
+  float* results;  // [split][index][head_dim_v]: sums of weights times values
+  float* ends;     // [split][index][2]: what weights are relative to (log2 units), their sum
+  long long stride_split, stride_batch;  // in indices
+  int num_heads;
+  int num_splits;
+  Divisor by_splits;
+};
+
 struct ForwardParams {
   // Axes, fastest first: column, row, head, batch. Ragged tensors have one batch, and rows of all
   // sequences. Boxes: 64 columns by block_m (q), block_n (k, v; in a
@@ -32,7 +43,7 @@ struct ForwardParams {
   int num_heads, group_size;    // query heads, or packs of them; the same per K/V head
   int seqlen_q, seqlen_k;       // maxima where sequences have their own
   int num_blocks_m, num_items;  // query blocks (a cluster's count as one) of the longest sequence;
-                                // of all sequences and heads
+                                // of all sequences and heads, and parts of their keys
   int section_heads, num_sections;  // longest-first order within this many heads, that many times
   int last_heads;                   // and within those that are left
   Divisor by_blocks, by_section, by_section_heads, by_last_heads, by_heads, by_group;
@@ -49,6 +60,7 @@ struct ForwardParams {
   int counters;        // which of the kernel's own are the launch's; < 0: `counter`, or where that
                        // is null items are dealt out in turn
   TensorMap bias_map;  // key, row, head, batch; boxes of 64 x 64; with num_stages_bias
+  PartsView parts;     // with is_split()
 };
 
 // The divisors of the numbers above.

@@ -126,7 +126,7 @@ struct Producer {
   // Whether there is an item; fills the slot that the consumers read next.
   SIRDAR_DEVICE void publish(int slot, const WorkItem& item) {
     if (lane != 0) return;
-    write_item(s.info(slot), item);
+    write_item<config>(s.info(slot), item);
     const uint32_t full = s.q_full(q_ring.stage);
     if (item.block < 0) {
       ptx::mbarrier_arrive(full);

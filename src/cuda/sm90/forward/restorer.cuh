@@ -76,14 +76,47 @@ struct Restorer {
     }
   }
 
+  // The same of a part of the keys, whose weights are relative to what the consumers took.
+  SIRDAR_DEVICE bool is_lost(const float* part) const {
+    bool is_any = false;
+    SIRDAR_NO_UNROLL
+    for (int i = lane; i < config.head_dim_v; i += 32) {
+      is_any |= !(ptx::absolute(part[i]) < -kMinusInfinity);
+    }
+    return ptx::any_sync(is_any);
+  }
+  SIRDAR_DEVICE void look_at_part(const WorkItem& item, int tile_row) const {
+    const QueryRow of = query_row_of<config>(params, item, tile_row);
+    float* const part = part_results<config>(params.parts, item, of);
+    if (!is_lost(part)) return;
+    const float scale = config.has_logits ? kLog2e : params.scale_log2;
+    const float reference = read_end(params.parts, item, of).reference;
+    const ExactRow<config, Modification> exact(params, modification, item, tile_row);
+    SIRDAR_NO_UNROLL
+    for (int column = 2 * lane; column < columns(config.head_dim_v); column += 64) {
+      float first = 0, second = 0;
+      SIRDAR_NO_UNROLL
+      for (int key = exact.begin; key < exact.end; key += 32) {
+        exact.add_values(exact.weight(key + lane, scale, reference), key, column, first, second);
+      }
+      if (column < config.head_dim_v) {
+        *reinterpret_cast<TwoFloats*>(part + column) = {first, second};
+      }
+    }
+  }
+
   SIRDAR_DEVICE void look_at(int slot) const {
     const WorkItem item = read_item<config>(params, s.info(slot));
     const int first = item.block * block_m(config);
     SIRDAR_NO_UNROLL
     for (int row = first; row < first + block_m(config); ++row) {
       if (query_row<config>(row) >= item.seqlen_q || !has_head<config>(params, row)) continue;
-      uint32_t* words = words_of(item, row);
-      if (is_lost(words)) make_again(item, row, words);
+      if constexpr (is_split(config)) {
+        look_at_part(item, row);
+      } else {
+        uint32_t* words = words_of(item, row);
+        if (is_lost(words)) make_again(item, row, words);
+      }
     }
   }
 

@@ -45,6 +45,8 @@ inline constexpr std::array kRungs = {
              c.order = Order::longest_first;
          },
          false},
+    Rung{"S24", "keys of few query blocks split among thread blocks",
+         [](ForwardConfig& c) { c.num_splits = 1; }, false},
     Rung{"", "warpgroups skip what none of their own rows sees",
          [](ForwardConfig& c) { c.trim = 0; }, false},
     Rung{"S21", "conditional rescaling", [](ForwardConfig& c) { c.softmax = Softmax::classic; },
@@ -62,6 +64,7 @@ inline constexpr std::array kRungs = {
          [](ForwardConfig& c) {
            c.cluster_size = 2;
            c.trim = 0;
+           c.num_splits = 1;
          },
          true},
 };

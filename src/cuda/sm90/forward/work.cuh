@@ -24,6 +24,7 @@ struct WorkItem {
   int num_blocks;   // key blocks that some row sees, at least 1
   int first_block;  // the leftmost of them
   int q_begin, seqlen_q, seqlen_k;
+  int split;  // which part of the keys
 };
 
 // A row of a tile as its sequence counts: tile rows follow each other from block to block, and with
@@ -102,9 +103,9 @@ SIRDAR_DEVICE void place_of(const ForwardParams& params, int ticket, int& block,
   }
 }
 
-// The item of a ticket; num_blocks is 0 where the sequence has no such query block.
+// A query block with all of its keys; num_blocks is 0 where the sequence has no such block.
 template <ForwardConfig config>
-SIRDAR_DEVICE WorkItem item_of(const ForwardParams& params, int ticket) {
+SIRDAR_DEVICE WorkItem whole_item_of(const ForwardParams& params, int ticket) {
   constexpr int kRows = block_rows(config);
   WorkItem item;
   int batch_head;
@@ -132,6 +133,25 @@ SIRDAR_DEVICE WorkItem item_of(const ForwardParams& params, int ticket) {
   item.first_block = ptx::min_of(bounds.lo(first_row), ptx::max_of(end - 1, 0)) / config.block_n;
   const int end_block = (ptx::max_of(end, 0) + config.block_n - 1) / config.block_n;
   item.num_blocks = ptx::max_of(1, end_block - item.first_block);
+  return item;
+}
+
+// Key blocks of each part of so many, but for the last ones, which may have fewer or none. They
+// depend on the query block's own keys and the number of splits alone.
+SIRDAR_DEVICE int blocks_per_part(const ForwardParams& params, int num_blocks) {
+  return params.parts.by_splits.quotient(num_blocks + params.parts.num_splits - 1);
+}
+
+// The item of a ticket; num_blocks is 0 where there is nothing to do.
+template <ForwardConfig config>
+SIRDAR_DEVICE WorkItem item_of(const ForwardParams& params, int ticket) {
+  if constexpr (!is_split(config)) return whole_item_of<config>(params, ticket);
+  const int whole = params.parts.by_splits.quotient(ticket);
+  WorkItem item = whole_item_of<config>(params, whole);
+  item.split = ticket - whole * params.parts.num_splits;
+  const int blocks = blocks_per_part(params, item.num_blocks), begin = item.split * blocks;
+  item.first_block += begin;
+  item.num_blocks = ptx::max_of(ptx::min_of(blocks, item.num_blocks - begin), 0);
   return item;
 }
 
