@@ -100,11 +100,12 @@ def _check_named_devices(layouts, named):
 def _forward(arrays, values, tensors, scalars, seed, offset, lse=None, max_logit=None):
     """arrays: as _FORWARD; values: as _OPTIONS."""
     kind = _tensor.kind_of(arrays[0], "q")
-    if not _PLAIN.issuperset(map(type, values)):
+    types = tuple(map(type, values))
+    if not _PLAIN.issuperset(types):
         values = tuple(map(_read_now, values))
     offsets = _plan._OFFSETS
     entries, keep, layouts = [], [], {}
-    key = [values]
+    key = [values, types]  # 1, 1.0 and True are equal, and not all of them are allowed
     read, usual = kind.read, type(arrays[0])
     like, knows_like = arrays[0], True
     for name, array in zip(_FORWARD, arrays):
@@ -439,7 +440,8 @@ def _backward(given, results, values, tensors, scalars, needs_dtensors, seed, of
     """given: the arrays that are read, by name; results: gradients that are written into, or None; what is
     made is added to them."""
     kind, like = _tensor.kind_of(given["q"], "q"), given["q"]
-    if not _PLAIN.issuperset(map(type, values)):
+    types = tuple(map(type, values))
+    if not _PLAIN.issuperset(types):
         values = tuple(map(_read_now, values))
     offsets = _plan._OFFSETS
     entries, keep, layouts = [], [], {}
@@ -453,7 +455,7 @@ def _backward(given, results, values, tensors, scalars, needs_dtensors, seed, of
         if name not in (tensors or {}):
             raise ValueError(f"needs_dtensors: '{name}' is none of tensors; give its array there.")
     declared = tuple((name, layout, name in needs_dtensors) for name, _, layout, _ in named)
-    key = ("backward", values, tuple(layouts.items()), declared, tuple(scalars))
+    key = ("backward", values, types, tuple(layouts.items()), declared, tuple(scalars))
     try:
         known = _plans.get(key)
     except TypeError:
@@ -527,6 +529,9 @@ def merge(
         return layout
 
     layouts = {name: put(name, array) for name, array in arguments.items()}
+    if layouts["out_b"].code != layouts["out_a"].code:
+        dtypes = (_abi.DTYPE_NAMES[layouts[name].code] for name in ("out_b", "out_a"))
+        raise ValueError("out_b: dtype {} differs from out_a's {}; convert one.".format(*dtypes))
     made = []
     for name, array, like in (("out", out, "out_a"), ("lse", lse, "lse_a")):
         made.append(

@@ -407,7 +407,7 @@ def pack_tensor(pointer, tail):
 
 
 def unsigned(name, value):
-    number = _problem.integer(name, value) if not isinstance(value, int) else value
+    number = value if type(value) is int else _problem.integer(name, value)
     if not 0 <= number < 2**64:
         raise ValueError(f"{name}: {number} is not from 0 to 2^64 - 1.")
     return number

@@ -37,7 +37,13 @@ OPTIONS = {
 }
 
 
+def _is_bool(value):
+    return type(value).__name__ in ("bool", "bool_")  # Python's and NumPy's
+
+
 def integer(name, value):
+    if _is_bool(value):
+        raise TypeError(f"{name}: {value!r} is a flag, not a number; pass an int.")
     try:
         number = operator.index(value)
     except TypeError:
@@ -54,9 +60,19 @@ def small_integer(name, value):
     return number
 
 
+def count(name, value):
+    """An integer that is not negative."""
+    number = integer(name, value)
+    if number < 0:
+        raise ValueError(f"{name}: is {number}; 0 or more is needed.")
+    return number
+
+
 def real(name, value):
     if isinstance(value, (str, bytes)):
         raise TypeError(f"{name}: {value!r} is not a number; pass a float.")
+    if _is_bool(value):
+        raise TypeError(f"{name}: {value!r} is a flag, not a number; pass a float.")
     try:
         number = float(value)
     except (TypeError, ValueError):
@@ -70,12 +86,19 @@ def real(name, value):
     return number
 
 
+def switch(name, value):
+    """A real number that is 0 where nothing is asked for: what fp32 takes for 0 does ask."""
+    number = real(name, value)
+    if 0 < abs(number) < 2.0**-126:
+        raise ValueError(f"{name}: {number} is too near 0 for fp32; pass 1.2e-38 or more, or 0.")
+    return number
+
+
 def flag(name, value):
     if isinstance(value, bool):
         return int(value)
     try:
-        is_numpys = type(value).__name__ in ("bool", "bool_")
-        number = int(value) if is_numpys else operator.index(value)
+        number = int(value) if _is_bool(value) else operator.index(value)
     except TypeError:
         number = None
     if number not in (0, 1):
@@ -206,14 +229,14 @@ def scores_from(layouts, options, problem):
             1,
             real("softmax_scale", options["softmax_scale"]),
         )
-    problem.softcap = real("softcap", options["softcap"])
+    problem.softcap = switch("softcap", options["softcap"])
     problem.is_causal = flag("causal", options["causal"])
     problem.alignment = one_of("alignment", options["alignment"], _abi.ALIGNMENTS)
     for side in ("window_left", "window_right"):
         if options[side] is not None:
             setattr(problem, side, integer(side, options[side]))
     problem.chunk_size = integer("chunk_size", options["chunk_size"])
-    problem.dropout_p = real("dropout_p", options["dropout_p"])
+    problem.dropout_p = switch("dropout_p", options["dropout_p"])
     if ("document_q" in layouts) != ("document_k" in layouts):
         given, missing = ("document_q", "document_k")[:: 1 if "document_q" in layouts else -1]
         raise ValueError(f"{missing}: it is missing and {given} is given; documents take both.")
@@ -289,7 +312,7 @@ def problem_from(op, layouts, options, tensors=(), scalars=()):
 def _knob_text(value):
     """As the library reads it: true and false for the bools of Python and NumPy."""
     word = str(value)
-    return word.lower() if type(value).__name__ in ("bool", "bool_") else word
+    return word.lower() if _is_bool(value) else word
 
 
 def plan_options_from(options, device):

@@ -194,9 +194,13 @@ def selftest(device: str = "cpu") -> Report:
         dtypes = {"fp32": "float32", "fp16": "float16"}
         to_device = numpy.asarray
     else:
-        import torch
+        try:
+            import torch
+        except ImportError:
+            said = "selftest: reaches a GPU through torch, which is not installed; pip install torch, or pass 'cpu'."
+            raise ImportError(said) from None
 
-        if not torch.cuda.is_available():
+        if int(device[5:] or 0) >= torch.cuda.device_count():
             raise RuntimeError(f"device: torch finds no GPU to be {device}; pass 'cpu'.")
         dtypes = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
-from . import _functions
+from . import _functions, _problem
 
 __all__ = ["attention"]
 
@@ -44,6 +44,8 @@ def attention(
             f"jax: the default backend is {jax.default_backend()}; only the CPU is supported, set "
             "JAX_PLATFORMS=cpu or use torch."
         )
+    _refuse_traced(options | {"return_lse": return_lse})
+    return_lse = _problem.flag("return_lse", return_lse)
     for name in _NOT_HERE:
         if name in options:
             raise TypeError(
@@ -67,6 +69,7 @@ def attention(
             )
     arrays = {name: jnp.asarray(array) for name, array in arrays.items()}
     _check_fit(arrays)
+    _refuse_dropout_place(options)
     named = {name: jnp.asarray(array) for name, array in (tensors or {}).items()}
     told = dict(options, score_mod=score_mod, mask_mod=mask_mod)
     told["scalars"] = tuple((scalars or {}).items())
@@ -75,6 +78,29 @@ def attention(
     with _reverse_mode_only():
         out, lse = _attention(tuple(sorted(told.items())), shapes, arrays, named)
     return (out, lse) if return_lse else out
+
+
+def _refuse_traced(options):
+    """Options are parts of the plan, which is made while JAX traces: they must be known then."""
+    named = {f"scalars['{name}']": value for name, value in (options.get("scalars") or {}).items()}
+    for name, value in (options | named).items():
+        if name in _ARRAYS or not isinstance(value, jax.core.Tracer):
+            continue
+        instead = "pass a Python number, in jax.jit by static_argnames"
+        if name == "softmax_scale":
+            instead += ", or multiply q by it"
+        elif name in named:
+            instead += f', or an array by tensors and read it as {name[9:-2]}[0]'
+        raise TypeError(f"{name}: is traced, and options are numbers that a plan is made of; {instead}.")
+
+
+def _refuse_dropout_place(options):
+    """XLA would wrap what the library says when it is called."""
+    for name in ("dropout_seed", "dropout_offset"):
+        if _problem.count(name, options.get(name, 0)) and not options.get("dropout_p", 0):
+            raise ValueError(
+                f"{name}: it is given although the problem has no dropout; leave it 0, or set dropout_p."
+            )
 
 
 @contextlib.contextmanager

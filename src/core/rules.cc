@@ -28,7 +28,7 @@ constexpr Rule kRules[] = {
     {"V019", "chunk_size", "chunk_size is 1 or more, or 0 for none"},
     {"V020", "alignment", "top-left alignment comes with a causal, window or chunk mask"},
     {"V021", "softmax_scale", "softmax_scale is finite"},
-    {"V022", "softcap", "softcap is finite and positive, or 0 for none"},
+    {"V022", "softcap", "softcap is finite, positive and no subnormal number, or 0 for none"},
     {"V023", "dropout_p", "dropout_p is at least 0 and less than 1"},
     {"V024", "mask_axes", "mask_axes are set only with a mask tensor"},
     {"V025", "bias_axes", "bias_axes and dtype_bias are set only with a bias"},

@@ -205,10 +205,12 @@ Status check_logits(const Problem& p) {
                   fmt::format("{} is not finite; use a number, or leave it unset for "
                               "1/sqrt(head_dim).",
                               *p.softmax_scale));
-  if (!std::isfinite(p.softcap) || p.softcap < 0)
-    return broken(
-        "V022", "softcap",
-        fmt::format("{} is not a positive number; use one, or 0 for no soft-capping.", p.softcap));
+  // Scores are divided by it as by a product with 1/softcap, which must be finite.
+  if (p.softcap != 0 && !(std::isnormal(p.softcap) && p.softcap > 0))
+    return broken("V022", "softcap",
+                  fmt::format("{} is not a positive number from 1.2e-38 on; use one, or 0 for no "
+                              "soft-capping.",
+                              p.softcap));
   if (!(p.dropout_p >= 0 && p.dropout_p < 1))
     return broken(
         "V023", "dropout_p",

@@ -7,6 +7,9 @@ import os
 import pathlib
 import sys
 
+# Threads of torch's OpenMP spin between its operators, on cores that the machine's other work wants.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 import numpy as np
 import pytest
 

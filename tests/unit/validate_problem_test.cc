@@ -116,6 +116,7 @@ const std::vector<Case>& cases() {
       {"V022", [](Problem& p) { p.softcap = kNan; }, "softcap: nan"},
       {"V022", [](Problem& p) { p.softcap = -1; }, "softcap: -1"},
       {"V022", [](Problem& p) { p.softcap = kInf; }, "softcap: inf"},
+      {"V022", [](Problem& p) { p.softcap = 1e-40f; }, "softcap: 1e-40"},
       {"V023", [](Problem& p) { p.dropout_p = 1; }, "dropout_p: 1 "},
       {"V023", [](Problem& p) { p.dropout_p = kNan; }, "dropout_p: nan"},
       {"V024", [](Problem& p) { p.mask_axes.head = false; }, "no mask tensor"},

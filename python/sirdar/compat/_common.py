@@ -1,10 +1,9 @@
 """What the flash-attn interfaces share: their conventions turned into arguments of sirdar.torch."""
 
-import operator
-
 import torch
 from torch.autograd import forward_ad
 
+from .. import _problem
 from ..torch import _core, attention
 from ..torch._attention import check_memory, check_tensor
 from ._rotate import rotate
@@ -23,6 +22,14 @@ def maybe_contiguous(x):
 def round_multiple(x, m):
     """x rounded up to a multiple of m; a helper that others import."""
     return -(-x // m) * m
+
+
+def check_hints(num_splits=0, pack_gqa=None, sm_margin=0):
+    """What says how and not what has no effect, but must be what it can be."""
+    _problem.count("num_splits", num_splits)
+    _problem.count("sm_margin", sm_margin)
+    if pack_gqa is not None:
+        _core.flag("pack_gqa", pack_gqa)
 
 
 def wants_gradient(tensors):
@@ -47,7 +54,7 @@ class NoBackward(torch.autograd.Function):
 def window_of(window_size):
     """The options of a window given as a pair of ints, a list or a tensor; a negative side has no bound."""
     try:
-        left, right = (operator.index(side) for side in window_size)
+        left, right = (_problem.integer("window_size", side) for side in window_size)
     except (TypeError, ValueError):
         raise ValueError(
             f"window_size: is {window_size!r}; two whole numbers (left, right) are needed, -1 for a side "
@@ -94,7 +101,7 @@ def _lengths(cache_seqlens, batch, device):
     if cache_seqlens is None:
         return None
     if isinstance(cache_seqlens, int):
-        if not 0 <= cache_seqlens < 2**31:
+        if isinstance(cache_seqlens, bool) or not 0 <= cache_seqlens < 2**31:
             raise ValueError(f"cache_seqlens: {cache_seqlens} is no length of a cache; pass how many keys it holds.")
         return torch.full((batch,), cache_seqlens, dtype=torch.int32, device=device)
     check_tensor("cache_seqlens", cache_seqlens, device)
@@ -337,7 +344,7 @@ class Descale:
             return {"softcap": softcap}
         score = "score * descale[b, h]"
         if softcap:
-            cap = repr(float(_core.numbers({"softcap": softcap})["softcap"]))
+            cap = repr(_problem.switch("softcap", _core.numbers({"softcap": softcap})["softcap"]))
             score = f"{cap} * tanh({score} / {cap})"
         return {"score_mod": score, "tensors": {"descale": self.scores.contiguous()}}
 
@@ -370,6 +377,8 @@ def with_kvcache(
         raise ValueError("rotary_cos: is given without k; new keys are what it turns.")
     if k is not None and cache_seqlens is None:
         raise ValueError("cache_seqlens: is needed where k and v are appended; pass the lengths.")
+    rotary_interleaved = _core.flag("rotary_interleaved", rotary_interleaved)
+    chunk_size = _problem.count("attention_chunk", whole(chunk_size))
     check_tensor("q", q)
     axes = 4 if cu_seqlens_q is None else 3
     if q.dim() != axes:
@@ -398,7 +407,6 @@ def with_kvcache(
     if cache_leftpad is not None:
         check_tensor("cache_leftpad", cache_leftpad, device)
         more["mask_mod"] = "k >= leftpad[b]"
-        chunk_size = whole(chunk_size)
         if chunk_size > 0:  # chunks are counted from the first key that is none of the padding
             more["mask_mod"] += (
                 f" && q_pos >= leftpad[b] && (q_pos - leftpad[b]) / {chunk_size} == (k - leftpad[b]) / {chunk_size}"

@@ -4,10 +4,12 @@ say how, not what, and have no effect on the result; qv is refused by name."""
 
 import torch
 
+from .. import _problem
 from ..torch import _core, attention
 from ._common import (
     Descale,
     NoBackward,
+    check_hints,
     check_packed,
     lse_product,
     maybe_contiguous,  # noqa: F401
@@ -51,14 +53,15 @@ def _attend(q, k, v, descale, softcap, cu_seqlens_q=None, **options):
 
 
 def _options(softmax_scale, causal, window_size, attention_chunk, deterministic=True):
+    chunk_size = _problem.count("attention_chunk", whole(attention_chunk))
     return {
-        "softmax_scale": softmax_scale, "causal": causal, "chunk_size": attention_chunk,
+        "softmax_scale": softmax_scale, "causal": causal, "chunk_size": chunk_size,
         "deterministic": deterministic, **window_of(window_size),
     }  # fmt: skip
 
 
 def _results(out, lse, return_attn_probs):
-    return (out, lse) if return_attn_probs else out
+    return (out, lse) if _core.flag("return_attn_probs", return_attn_probs) else out
 
 
 def _no_parts(out, lse):
@@ -89,9 +92,30 @@ def flash_attn_func(
     [..., head_dim_v]. Returns out, with return_attn_probs (out, lse); lse fp32 [batch, num_heads_q,
     seqlen_q], -inf where a row sees nothing."""
     _refuse(qv)
+    check_hints(num_splits, pack_gqa, sm_margin)
     options = _options(softmax_scale, causal, window_size, attention_chunk, deterministic)
     descale = (q_descale, k_descale, v_descale)
     return _results(*_attend(q, k, v, descale, softcap, **options), return_attn_probs)
+
+
+def _unpacked(qkv, num_heads_q):
+    if num_heads_q is not None:
+        num_heads_q = _problem.integer("num_heads_q", num_heads_q)
+    if qkv.dim() == 5:
+        check_packed("qkv", qkv, -3, 3, "[batch, seqlen, 3, num_heads, head_dim]")
+        if num_heads_q not in (None, qkv.shape[3]):
+            raise ValueError(f"num_heads_q: is {num_heads_q} and qkv has {qkv.shape[3]} heads; leave it out.")
+        return qkv.unbind(-3)
+    packed = "[batch, seqlen, num_heads_q + 2 * num_heads_kv, head_dim]"
+    if qkv.dim() != 4 or num_heads_q is None:
+        raise ValueError(f"num_heads_q: is needed where qkv is {packed}.")
+    num_heads_kv, rest = divmod(qkv.shape[2] - num_heads_q, 2)
+    if rest or num_heads_kv < 1 or num_heads_q < 1:
+        raise ValueError(
+            f"num_heads_q: is {num_heads_q}, which leaves {qkv.shape[2] - num_heads_q} of the {qkv.shape[2]} heads of "
+            f"qkv {packed} for keys and values; an even number of them, 2 at least, is needed."
+        )
+    return qkv.split([num_heads_q, num_heads_kv, num_heads_kv], dim=-2)
 
 
 def flash_attn_qkvpacked_func(
@@ -112,16 +136,8 @@ def flash_attn_qkvpacked_func(
     """flash_attn_func with qkv [batch, seqlen, 3, num_heads, head_dim], or [batch, seqlen, num_heads_q +
     2 * num_heads_kv, head_dim] and num_heads_q."""
     check_tensor("qkv", qkv)
-    if qkv.dim() == 5:
-        check_packed("qkv", qkv, -3, 3, "[batch, seqlen, 3, num_heads, head_dim]")
-        q, k, v = qkv.unbind(-3)
-    else:
-        if qkv.dim() != 4 or num_heads_q is None:
-            raise ValueError(
-                "num_heads_q: is needed where qkv is [batch, seqlen, num_heads_q + 2 * num_heads_kv, head_dim]."
-            )
-        num_heads_kv = (qkv.shape[2] - num_heads_q) // 2
-        q, k, v = qkv.split([num_heads_q, num_heads_kv, num_heads_kv], dim=-2)
+    check_hints(sm_margin=sm_margin)
+    q, k, v = _unpacked(qkv, num_heads_q)
     options = _options(softmax_scale, causal, window_size, attention_chunk, deterministic)
     descale = (q_descale, k_descale, v_descale)
     return _results(*_attend(q, k, v, descale, softcap, **options), return_attn_probs)
@@ -156,6 +172,7 @@ def flash_attn_varlen_func(
     cu_seqlens is None is padded, [batch, seqlen, ...]. seqused [batch] int32 says how much of each sequence
     is used. lse is [num_heads_q, total_q]."""
     _refuse(qv)
+    check_hints(num_splits, pack_gqa, sm_margin)
     options = _options(softmax_scale, causal, window_size, attention_chunk, deterministic)
     made = _attend(
         q, k, v, (q_descale, k_descale, v_descale), softcap, cu_seqlens_q=cu_seqlens_q,
@@ -224,6 +241,8 @@ def flash_attn_with_kvcache(
     cu_seqlens_q, q is [total_q, num_heads_q, head_dim], with cu_seqlens_k_new k and v are. Returns out, or
     (out, lse, and two empty tensors: partial results of splits, which are merged already)."""
     _refuse(qv)
+    check_hints(num_splits, pack_gqa, sm_margin)
+    return_softmax_lse = _core.flag("return_softmax_lse", return_softmax_lse)
     out, lse = with_kvcache(
         q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, rotary_interleaved, rotary_seqlens,
         cache_seqlens, cache_batch_idx, cache_leftpad, page_table, softmax_scale, causal, window_size,
@@ -257,6 +276,8 @@ def get_scheduler_metadata(
     sm_margin=0,
 ):
     """An empty int32 tensor: plans of this library are kept by themselves, there is nothing to prepare."""
+    check_hints(num_splits, pack_gqa, sm_margin)
+    check_tensor("cache_seqlens", cache_seqlens)
     return cache_seqlens.new_empty(0, dtype=torch.int32)
 
 
@@ -274,6 +295,7 @@ def _flash_attn_forward(
 ):  # fmt: skip
     """Returns out, lse, and two empty tensors: partial results of splits, which are merged already."""
     _refuse(qv)
+    check_hints(num_splits, pack_gqa, sm_margin)
     descale = (q_descale, k_descale, v_descale)
     window = (window_size_left, window_size_right) if window_size is None else window_size
     if any(x is not None for x in (k_new, v_new, kv_batch_idx, leftpad_k, rotary_cos, rotary_sin)):
@@ -305,6 +327,7 @@ def _flash_attn_backward(
     deterministic=False, sm_margin=0, *, causal=False, window_size=None,
 ):  # fmt: skip
     """Writes dq, dk, dv where they are given; returns softmax_d."""
+    check_hints(sm_margin=sm_margin)
     window = (window_size_left, window_size_right) if window_size is None else window_size
     options = _options(softmax_scale, is_causal or causal, window, 0, deterministic)
     options["softcap"] = softcap

@@ -11,6 +11,7 @@ from . import _core, _eager, _ops, _short
 
 
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
+_BESIDE_SCORES = ("attn_mask", "bias", "mask")
 
 
 def check_tensor(name, tensor, device=None, first="q"):
@@ -22,10 +23,10 @@ def check_tensor(name, tensor, device=None, first="q"):
         )
     if tensor.layout != torch.strided or tensor.is_nested:
         kind = "nested" if tensor.is_nested else str(tensor.layout)
-        raise NotImplementedError(
-            f"{name}: is a {kind} tensor; only dense memory is read: pad it, or pass "
-            "its values with cu_seqlens to attention_varlen."
-        )
+        instead = "pad it, or pass its values with cu_seqlens to attention_varlen"
+        if name in _BESIDE_SCORES:
+            instead = "pad it to [batch|1, num_heads_q|1, seqlen_q|1, seqlen_k|1]"
+        raise NotImplementedError(f"{name}: is a {kind} tensor; only dense memory is read: {instead}.")
     if tensor.is_meta:
         raise NotImplementedError(
             f"{name}: lies on the meta device, which has no data; move the model to a real device."
@@ -104,8 +105,9 @@ def _check_rng(dropout_p, rng):
 
 def draw_rng(dropout_p, rng=None):
     """Seed and offset [2] of dropout from torch's own generator, so torch.manual_seed decides."""
-    if type(dropout_p) not in (int, float) and not torch.compiler.is_compiling():
-        dropout_p = _problem.real("dropout_p", dropout_p)
+    is_number = type(dropout_p) in (int, float)
+    if not torch.compiler.is_compiling() and (dropout_p != 0 or not is_number):
+        dropout_p = _problem.switch("dropout_p", dropout_p)
     if rng is not None:
         _check_rng(dropout_p, rng)
     if not dropout_p:

@@ -86,7 +86,7 @@ def _four_axes_of_mask(attn_mask, leading):
     return attn_mask.expand(*leading, *attn_mask.shape[-3:]).flatten(0, -4)
 
 
-def _mask_arguments(attn_mask, is_causal, query, leading):
+def _mask_arguments(attn_mask, is_causal, query, key, leading):
     """What attention() is told about masks."""
     if attn_mask is None:
         return {"causal": True, "alignment": "top_left"} if is_causal else {}
@@ -97,10 +97,15 @@ def _mask_arguments(attn_mask, is_causal, query, leading):
         )
     variant = getattr(attn_mask, "variant", None)  # torch.nn.attention.bias.CausalBias
     if variant is not None:
-        return {
-            "causal": True,
-            "alignment": "top_left" if variant.name == "UPPER_LEFT" else "bottom_right",
-        }
+        if variant.name == "UPPER_LEFT":  # which means the same for any sizes
+            return {"causal": True, "alignment": "top_left"}
+        made_for = [attn_mask.seq_len_q, attn_mask.seq_len_kv]
+        if made_for != [query.shape[-2], key.shape[-2]]:
+            raise ValueError(
+                f"attn_mask: is causal_lower_right of {made_for}; {[query.shape[-2], key.shape[-2]]}, the "
+                "rows of query and key, is needed."
+            )
+        return {"causal": True, "alignment": "bottom_right"}
     check_tensor("attn_mask", attn_mask, query.device)
     axes = _four_axes_of_mask(attn_mask, leading)
     if attn_mask.dtype == torch.bool:
@@ -162,7 +167,7 @@ def _attend(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gq
             _check_heads(query, key, value, enable_gqa)
         if enable_gqa or heads == heads_kv == value.shape[1]:
             q, k, v = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
-            masks = _mask_arguments(attn_mask, is_causal, query, query.shape[:1])
+            masks = _mask_arguments(attn_mask, is_causal, query, key, query.shape[:1])
             out = attention(q, k, v, dropout_p=dropout_p, softmax_scale=scale, **masks)
             return out.transpose(1, 2)
     _check(query, key, value, enable_gqa)
@@ -170,7 +175,7 @@ def _attend(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gq
     heads = max(tensor.shape[-3] if tensor.dim() > 2 else 1 for tensor in (query, key, value))
     if not enable_gqa and query.dim() > 2 and query.shape[-3] != heads:
         query = query.expand(*query.shape[:-3], heads, *query.shape[-2:])
-    masks = _mask_arguments(attn_mask, is_causal, query, leading)
+    masks = _mask_arguments(attn_mask, is_causal, query, key, leading)
     q, k, v = (_as_four(tensor, leading) for tensor in (query, key, value))
     if k.shape[2] != v.shape[2]:
         k, v = (t.expand(-1, -1, heads, -1) if t.shape[2] == 1 else t for t in (k, v))
@@ -220,7 +225,7 @@ def _check_shapes(query, key, value, attn_mask):
         raise ValueError(
             f"value: has {value.shape[-2]} rows and key {key.shape[-2]}; they must be equal."
         )
-    if isinstance(attn_mask, torch.Tensor):
+    if isinstance(attn_mask, torch.Tensor) and not hasattr(attn_mask, "variant"):
         rows = (*query.shape[:-1], key.shape[-2])
         if attn_mask.dim() > max(query.dim(), key.dim(), value.dim()):
             raise ValueError(

@@ -5,9 +5,10 @@ rng_state lies on the CPU. docs/migration.md has the tables."""
 
 import torch
 
-from ...torch import attention, attention_varlen, backward
+from ...torch import _core, attention, attention_varlen, backward
 from .._common import (
     NoBackward,
+    check_hints,
     check_packed,
     lse_product,
     maybe_contiguous,  # noqa: F401
@@ -30,7 +31,7 @@ def _get_block_size_n(device, head_dim, is_dropout, is_causal):
 
 
 def _results(out, lse, weights, return_attn_probs):
-    return (out, lse, weights) if return_attn_probs else out
+    return (out, lse, weights) if _core.flag("return_attn_probs", return_attn_probs) else out
 
 
 def _options(dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic):
@@ -247,6 +248,8 @@ def flash_attn_with_kvcache(
     """Decoding: appends k and v (turned by the rotary tables, if given) to the caches in place from
     cache_seqlens on, then attends to the caches. Pages may have any size. num_splits has no effect on
     the result: the plan divides the keys as it sees fit. Returns out, or (out, lse)."""
+    check_hints(num_splits)
+    return_softmax_lse = _core.flag("return_softmax_lse", return_softmax_lse)
     out, lse = with_kvcache(
         q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, rotary_interleaved, None, cache_seqlens,
         cache_batch_idx, cache_leftpad, block_table, softmax_scale, causal, window_size, 0,
@@ -282,6 +285,7 @@ def _flash_attn_varlen_forward(
     row of the outputs is written. num_splits has no effect on the result."""
     if leftpad_k is not None:
         refuse("leftpad_k", "pass cache_leftpad to flash_attn_with_kvcache")
+    check_hints(num_splits)
     if num_splits > 1 and block_table is not None:
         raise RuntimeError("num_splits: more than 1 is not allowed with block_table; pass 0.")
     window = (window_size_left, window_size_right)

@@ -1,0 +1,219 @@
+"""Numbers and flags of the wrong kind, in every public function: a bool or a float for a whole number, a negative
+count, a number for a flag. Each is refused by its name in one sentence, also where its equal was allowed just
+before: 1, 1.0 and True are equal, and plans are kept by what was given."""
+
+import numpy as np
+import pytest
+import torch
+
+import sirdar
+import sirdar.torch
+from sirdar.compat import flash_attn as fa2, flash_attn_interface as fa3
+from sirdar.compat.flash_attn import flash_attn_interface as fa2_lower
+
+jax = pytest.importorskip("jax")
+
+Q, K = np.ones((1, 5, 4, 16), np.float32), np.ones((1, 7, 2, 16), np.float32)
+TQ, TK = torch.from_numpy(Q), torch.from_numpy(K)
+STARTS_Q, STARTS_K = np.array([0, 5], np.int32), np.array([0, 7], np.int32)
+TS_Q, TS_K = torch.from_numpy(STARTS_Q), torch.from_numpy(STARTS_K)
+OUT, LSE = sirdar.attention(Q, K, K, return_lse=True)
+T_OUT, T_LSE = torch.from_numpy(OUT), torch.from_numpy(LSE)
+
+COUNT = (True, False, np.True_, 1.0, 1.5, "1", [1], -3)
+FLAG = (1.0, 0.0, 2, -1, "yes", [True], None)
+REAL = (True, False, np.True_, "0.5", [0.5])
+SWITCH = (*REAL, 1e-50, -1e-50, 1e-45)
+
+OF_SCORES = {"softmax_scale": REAL, "softcap": SWITCH, "causal": FLAG}
+OF_MASKS = {**OF_SCORES, "window_left": COUNT, "window_right": COUNT, "chunk_size": COUNT, "dropout_p": SWITCH}
+OF_PLANS = {"num_threads": COUNT, "allow_reference": FLAG, "batch_invariant": FLAG}
+RETURNED = {"return_lse": FLAG, "return_max_logit": FLAG}
+SEED = {"dropout_seed": COUNT, "dropout_offset": COUNT}
+LENGTHS = {"seqlen_q": COUNT, "seqlen_k": COUNT}
+FA2 = {**OF_SCORES, "dropout_p": SWITCH, "deterministic": FLAG, "return_attn_probs": FLAG}
+FA3 = {**OF_SCORES, "attention_chunk": COUNT, "sm_margin": COUNT, "deterministic": FLAG, "return_attn_probs": FLAG}
+HINTS = {"num_splits": COUNT, "pack_gqa": FLAG[:-1]}
+CACHE = {**OF_SCORES, "num_splits": COUNT, "rotary_interleaved": FLAG, "return_softmax_lse": FLAG, "cache_seqlens": COUNT}
+WINDOW = ((1, True), (1.0, 1), (1,), (1, 2, 3), 1, None, "ab")
+
+
+def ragged(function, q, k, starts_q, starts_k, *more):
+    return lambda **options: function(q[0], k[0], k[0], starts_q, starts_k, *more, **options)
+
+
+FUNCTIONS = {
+    "sirdar.attention": (
+        lambda **options: sirdar.attention(Q, K, K, **options), {**OF_MASKS, **OF_PLANS, **RETURNED, **SEED},
+    ),
+    "sirdar.attention_varlen": (
+        ragged(sirdar.attention_varlen, Q, K, STARTS_Q, STARTS_K), {**OF_MASKS, **LENGTHS, **RETURNED},
+    ),
+    "sirdar.decode": (
+        lambda **options: sirdar.decode(Q[:, 0], K, K, **options), {**OF_MASKS, **OF_PLANS, **RETURNED},
+    ),
+    "sirdar.backward": (
+        lambda **options: sirdar.backward(OUT, Q, K, K, OUT, LSE, **options),
+        {**OF_MASKS, **OF_PLANS, **SEED, "needs_dbias": FLAG, "needs_dsink": FLAG, "deterministic": FLAG},
+    ),
+    "sirdar.plan": (lambda **options: sirdar.plan(Q, K, K, **options), {**OF_MASKS, **OF_PLANS, **RETURNED}),
+    "sirdar.explain": (
+        lambda **options: sirdar.explain("fwd s64 h2 d16", **options), {"num_threads": COUNT, "allow_reference": FLAG},
+    ),
+    "sirdar.torch.attention": (
+        lambda **options: sirdar.torch.attention(TQ, TK, TK, **options),
+        {**OF_MASKS, **RETURNED, "deterministic": FLAG},
+    ),
+    "sirdar.torch.attention_varlen": (
+        ragged(lambda *given, **options: sirdar.torch.attention_varlen(*given, **{"seqlen_q": 5, "seqlen_k": 7, **options}),
+               TQ, TK, TS_Q, TS_K), {**OF_MASKS, **LENGTHS},
+    ),
+    "sirdar.torch.backward": (
+        lambda **options: sirdar.torch.backward(T_OUT, TQ, TK, TK, T_OUT, T_LSE, **options),
+        {**OF_SCORES, "window_left": COUNT, "chunk_size": COUNT, "deterministic": FLAG},
+    ),
+    "scaled_dot_product_attention": (
+        lambda **options: sirdar.torch.scaled_dot_product_attention(TK, TK, TK, **options),
+        {"scale": REAL, "dropout_p": SWITCH, "is_causal": FLAG, "enable_gqa": FLAG},
+    ),
+    "flash_attn_func": (lambda **options: fa2.flash_attn_func(TQ, TK, TK, **options), {**FA2, "window_size": WINDOW}),
+    "flash_attn_kvpacked_func": (
+        lambda **options: fa2.flash_attn_kvpacked_func(TQ, torch.stack([TK, TK], 2), **options), FA2,
+    ),
+    "flash_attn_qkvpacked_func": (
+        lambda **options: fa2.flash_attn_qkvpacked_func(torch.stack([TK] * 3, 2), **options), FA2,
+    ),
+    "flash_attn_varlen_func": (ragged(fa2.flash_attn_varlen_func, TQ, TK, TS_Q, TS_K, 5, 7), FA2),
+    "flash_attn_with_kvcache": (
+        lambda **options: fa2.flash_attn_with_kvcache(TQ, TK, TK, **options), {**CACHE, "window_size": WINDOW},
+    ),
+    "_flash_attn_varlen_forward": (
+        lambda **options: fa2_lower._flash_attn_varlen_forward(
+            TQ[0], TK[0], TK[0], TS_Q, TS_K, 5, 7,
+            **{"dropout_p": 0.0, "softmax_scale": None, "causal": False, **options},
+        ), {**OF_SCORES, "dropout_p": SWITCH, "num_splits": COUNT},
+    ),
+    "FA3 flash_attn_func": (
+        lambda **options: fa3.flash_attn_func(TQ, TK, TK, **options), {**FA3, **HINTS, "window_size": WINDOW},
+    ),
+    "FA3 flash_attn_varlen_func": (
+        ragged(fa3.flash_attn_varlen_func, TQ, TK, TS_Q, TS_K, 5, 7), {**FA3, **HINTS},
+    ),
+    "FA3 flash_attn_qkvpacked_func": (
+        lambda **options: fa3.flash_attn_qkvpacked_func(TQ, **{"num_heads_q": 2, **options}),
+        {**FA3, "num_heads_q": (*COUNT, 0, 1, 3, 4, 5)},
+    ),
+    "FA3 flash_attn_with_kvcache": (
+        lambda **options: fa3.flash_attn_with_kvcache(TQ, TK, TK, **options),
+        {**CACHE, **HINTS, "attention_chunk": COUNT, "sm_margin": COUNT},
+    ),
+    "FA3 get_scheduler_metadata": (
+        lambda **options: fa3.get_scheduler_metadata(1, 5, 7, 4, 2, 16, TS_Q[1:], **options),
+        {**HINTS, "sm_margin": COUNT},
+    ),
+    "FA3 _flash_attn_backward": (
+        lambda **options: fa3._flash_attn_backward(T_OUT, TQ, TK, TK, T_OUT, T_LSE, **options),
+        {"softmax_scale": REAL, "softcap": SWITCH, "sm_margin": COUNT, "deterministic": FLAG},
+    ),
+}  # fmt: skip
+
+
+def jax_attention(**options):
+    from sirdar.jax import attention
+
+    return attention(*(jax.numpy.asarray(x) for x in (Q, K, K)), **options)
+
+
+FUNCTIONS["sirdar.jax.attention"] = (jax_attention, {**OF_MASKS, **SEED, "return_lse": FLAG, "num_threads": COUNT})
+CASES = [(function, name) for function, (_, names) in FUNCTIONS.items() for name in names]
+
+
+def equals_of(values):
+    """What is allowed and equal to some of the values that are not."""
+    if values is COUNT:
+        return 1, 0
+    return (1.0, 0.0) if values in (REAL, SWITCH) else (True, False)
+
+
+
+@pytest.mark.parametrize("function, name", CASES)
+def test_it_is_refused_by_name(function, name):
+    call, names = FUNCTIONS[function]
+    for value in equals_of(names[name]):
+        try:
+            call(**{name: value})
+        except (NotImplementedError, TypeError, ValueError):
+            pass  # dropout that is 1, a side that has its length from its shape
+    for value in names[name]:
+        with pytest.raises((TypeError, ValueError)) as caught:
+            call(**{name: value})
+        message = str(caught.value)
+        assert message.startswith(f"{name}: "), (value, message)
+        assert message.endswith(".") and "\n" not in message
+
+
+def test_results_of_both_sides_have_one_dtype():
+    half = OUT.astype(np.float16)
+    with pytest.raises(ValueError, match="^out_b: dtype fp16 differs from out_a's fp32; convert one.$"):
+        sirdar.merge(OUT, LSE, half, LSE)
+    with pytest.raises(ValueError, match="^out_a, out_b: are"):
+        sirdar.torch.merge(T_OUT, T_LSE, T_OUT.half(), T_LSE)
+    assert sirdar.merge(half, LSE, half, LSE)[0].dtype == np.float16
+
+
+def test_a_soft_cap_as_small_as_fp32_has_them_is_right():
+    for q in (Q, np.zeros_like(Q)):
+        out, lse = sirdar.attention(q, K, K, softcap=2.0**-126, return_lse=True)
+        np.testing.assert_allclose(out, 1, atol=1e-6)
+        np.testing.assert_allclose(lse, np.log(7), atol=1e-6)
+    with pytest.raises(ValueError, match="^softcap"):
+        sirdar.plan("fwd s64 h2 d16 softcap:1e-40")
+
+
+def test_a_corner_that_belongs_to_another_problem():
+    from torch.nn.attention.bias import causal_lower_right, causal_upper_left
+
+    query, key = TQ.transpose(1, 2)[:, :2], TK.transpose(1, 2)
+    right = sirdar.torch.scaled_dot_product_attention(query, key, key, causal_lower_right(5, 7))
+    assert torch.equal(right, sirdar.torch.attention(TQ[:, :, :2], TK, TK, causal=True).transpose(1, 2))
+    for sizes in ((50, 70), (5, 6), (4, 7), (7, 7)):
+        for attend in (sirdar.torch.scaled_dot_product_attention, torch.nn.functional.scaled_dot_product_attention):
+            with sirdar.torch.sdpa(), pytest.raises(ValueError, match="^attn_mask: is causal_lower_right"):
+                attend(query, key, key, causal_lower_right(*sizes))
+    # The upper left corner is the same one for all sizes, and torch takes any.
+    given = query, key, key, causal_upper_left(50, 70)
+    wanted = torch.nn.functional.scaled_dot_product_attention(*given)
+    torch.testing.assert_close(sirdar.torch.scaled_dot_product_attention(*given), wanted)
+
+
+def test_a_ragged_mask_is_told_what_masks_are():
+    mask = torch.nested.nested_tensor([torch.ones(5, 7), torch.ones(4, 7)], layout=torch.jagged)
+    with pytest.raises(NotImplementedError, match=r"^mask: is a nested tensor; .*: pad it to \[batch\|1"):
+        sirdar.torch.attention(TQ, TK, TK, mask=mask)
+    with pytest.raises(NotImplementedError, match=r"^attn_mask: is a nested tensor; .*: pad it to"):
+        sirdar.torch.scaled_dot_product_attention(TK, TK, TK, mask)
+
+
+def test_what_jax_traces_is_no_option():
+    for name, value in (("softmax_scale", 0.5), ("causal", True), ("window_left", 2), ("dropout_seed", 1)):
+        with pytest.raises(TypeError, match=f"^{name}: is traced, and options are"):
+            jax.jit(lambda x, name=name: jax_attention(**{name: x}))(value)
+    with pytest.raises(TypeError, match="^softmax_scale: is traced.*multiply q by it"):
+        jax.grad(lambda scale: jax_attention(softmax_scale=scale).sum())(0.5)
+    with pytest.raises(TypeError, match=r"^scalars\['c'\]: is traced.*read it as c"):
+        jax.jit(lambda c: jax_attention(score_mod="score * c", scalars={"c": c}))(2.0)
+    with pytest.raises(ValueError, match="^dropout_seed: it is given although the problem has no dropout"):
+        jax_attention(dropout_seed=3)
+
+
+@pytest.mark.parametrize("device", [True, 0, None, "gpu", "cuda:", "cuda:-1", "cuda:1.0", "CPU", ""])
+def test_selftest_wants_a_device(device):
+    with pytest.raises(ValueError, match="^device: .* is none of cpu, cuda and cuda:N"):
+        sirdar.selftest(device)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() > 0, reason="there is a GPU")
+def test_selftest_of_a_gpu_that_is_not_there():
+    for device in ("cuda", "cuda:7"):
+        with pytest.raises(RuntimeError, match=f"^device: torch finds no GPU to be {device}"):
+            sirdar.selftest(device)
