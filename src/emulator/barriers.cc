@@ -112,11 +112,11 @@ void Machine::wait(Mbarrier& barrier, uint32_t parity, bool cluster_scope) {
 void Machine::named_barrier(int id, int threads, bool sync) {
   Cta& cta = *current_->cta;
   if (id < 0 || id > 15) fault("named barrier", fmt::format("barrier {}; there are 0 to 15", id));
-  if (threads < 32 || threads % 32 || threads > (launch_.threads + 31) / 32 * 32)
+  if (threads < 32 || threads % 32 || threads > (launch().threads + 31) / 32 * 32)
     fault("named barrier",
           fmt::format("barrier {} of {} threads; a multiple of 32 up to the block's "
                       "{} is allowed",
-                      id, threads, launch_.threads));
+                      id, threads, launch().threads));
   NamedBarrier& barrier = cta.named[static_cast<size_t>(id)];
   if (barrier.arrived == 0) {
     barrier.threads = threads;
@@ -134,7 +134,7 @@ void Machine::named_barrier(int id, int threads, bool sync) {
   release(barrier.clock);
   if (++barrier.arrived == barrier.threads) {
     for (const auto& [warp, mask] : barrier.lanes)
-      if (mask != 0xffffffffu && launch_.threads >= (warp + 1) * 32)
+      if (mask != 0xffffffffu && launch().threads >= (warp + 1) * 32)
         fault("named barrier", fmt::format("barrier {} is full with lanes {:#010x} of warp {} only",
                                            id, mask, warp));
     ++barrier.phase;
@@ -157,7 +157,7 @@ void Machine::cluster_arrive() {
     fault("cluster barrier", "a thread arrives twice in one phase");
   ++current_->cluster_arrivals;
   release(cluster.clock);
-  if (++cluster.arrived < launch_.cluster * launch_.threads) return;
+  if (++cluster.arrived < launch().cluster * launch().threads) return;
   cluster.arrived = 0;
   ++cluster.phase;
   cluster.done.swap(cluster.clock);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <string>
 
 #include "operation.h"
@@ -41,6 +42,7 @@ struct Counters {
 struct Report {
   std::string fault;  // empty: none
   Counters counters;
+  std::set<std::string> files;  // without folders, in which operations were called
   bool ok() const { return fault.empty(); }
 };
 
@@ -48,5 +50,14 @@ struct Report {
 Report launch(const Launch& launch, const std::function<void()>& kernel);
 Report launch(Grid grid, int threads, int shared_bytes, uint64_t seed,
               const std::function<void()>& kernel);
+
+// A kernel and the one behind it, which may begin before it has ended (programmatic dependent
+// launch): once all blocks of the first have said so (griddepcontrol.launch_dependents) or ended.
+// Seed, calm, checks, limits and faults are those of the first.
+struct Overlapping {
+  Launch launch;
+  std::function<void()> kernel;
+};
+Report launch(const Overlapping& first, const Overlapping& second);
 
 }  // namespace sirdar::emulator

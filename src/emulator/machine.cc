@@ -22,18 +22,39 @@ std::unique_ptr<Stack> take_stack() {
 
 Machine& Machine::current() { return *machine; }
 
-Machine::Machine(const Launch& launch)
-    : launch_(launch), random_state_(launch.seed * 0x9e3779b97f4a7c15u + 0x1234567u) {
+namespace {
+uint64_t num_blocks(const Launch& launch) {
+  return uint64_t{launch.grid.x} * launch.grid.y * launch.grid.z;
+}
+int num_slots(const Launch& launch) {
+  const uint64_t resident = static_cast<uint64_t>(launch.resident) * launch.cluster;
+  return static_cast<int>(std::min({num_blocks(launch), resident, uint64_t{kMaxSlots}}));
+}
+}  // namespace
+
+Machine::Machine(const std::vector<Overlapping>& launches)
+    : launch_(launches[0].launch), random_state_(launch_.seed * 0x9e3779b97f4a7c15u + 0x1234567u) {
   sites_.push_back({Op::kOther, "launch", 0});
   for (int i = 0; i < 8; ++i) random(2);
-  const uint64_t blocks = uint64_t{launch.grid.x} * launch.grid.y * launch.grid.z;
-  const uint64_t resident = static_cast<uint64_t>(launch.resident) * launch.cluster;
-  num_slots_ = static_cast<int>(std::min({blocks, resident, uint64_t{64}}));
-  segment_size_ = (first_bulk() + kMaxBulkThreads + 15) / 16 * 16;
+  for (const Overlapping& one : launches) {
+    add_part(one, num_slots_, num_slots(one.launch));
+    num_slots_ += num_slots(one.launch);
+    most_threads_ = std::max(most_threads_, one.launch.threads);
+  }
+  segment_size_ = (first_bulk_written() + kMaxBulkThreads + 15) / 16 * 16;
   slot_base_.assign(static_cast<size_t>(num_slots_), 1);
   ctas_.resize(static_cast<size_t>(num_slots_));
-  for (int i = num_slots_; i-- > 0;) free_slots_.push_back(i);
+  prepare(ended_);
   choose_policy();
+}
+
+void Machine::add_part(const Overlapping& launch, int first_slot, int num_slots) {
+  Part& part = parts_.emplace_back();
+  part.launch = &launch.launch;
+  part.kernel = &launch.kernel;
+  part.silent = num_blocks(launch.launch);
+  part.unfinished = part.silent / static_cast<uint64_t>(launch.launch.cluster);
+  for (int i = num_slots; i-- > 0;) part.free_slots.push_back(first_slot + i);
 }
 
 Machine::~Machine() {
@@ -51,7 +72,7 @@ void Machine::choose_policy() {
   static constexpr double preemption[] = {0, 1.0 / 32, 1.0 / 4};
   static constexpr double asynchrony[] = {0, 1.0 / 128, 1.0 / 5, 7.0 / 8};
   policy_ = {preemption[random(3)], asynchrony[random(4)], random(2) == 1};
-  priority_.resize(num_slots_ * ((launch_.threads + 31) / 32));
+  priority_.resize(num_slots_ * ((most_threads_ + 31) / 32));
   for (int& priority : priority_) priority = static_cast<int>(random(1000));
 }
 
@@ -69,23 +90,25 @@ bool Machine::chance(double probability) {
 
 // --- running ----------------------------------------------------------------------------------
 
-Report Machine::run(const std::function<void()>& kernel) {
-  kernel_ = &kernel;
+Report Machine::run() {
   Machine* outer = machine;
   machine = this;
   try {
-    const uint64_t clusters = uint64_t{launch_.grid.x} * launch_.grid.y * launch_.grid.z /
-                              static_cast<uint64_t>(launch_.cluster);
-    for (uint64_t i = clusters; i-- > 0;) waiting_clusters_.push_back(i);
-    if (!launch_.calm)  // blocks start in any order
-      for (size_t i = waiting_clusters_.size(); i > 1; --i)
-        std::swap(waiting_clusters_[i - 1], waiting_clusters_[random(static_cast<uint32_t>(i))]);
-    start_waiting_clusters();
+    start_part(parts_[0]);
     while (!failed_ && (!clusters_.empty() || !events_.empty())) step();
   } catch (const Abandoned&) {
   }
   machine = outer;
+  for (const Site& site : sites_) report_.files.insert(base_name(site.file));
   return report_;
+}
+
+void Machine::start_part(Part& part) {
+  for (uint64_t i = part.unfinished; i-- > 0;) part.waiting.push_back(i);
+  if (!launch_.calm)  // blocks start in any order
+    for (size_t i = part.waiting.size(); i > 1; --i)
+      std::swap(part.waiting[i - 1], part.waiting[random(static_cast<uint32_t>(i))]);
+  start_waiting_clusters(part);
 }
 
 void Machine::step() {
@@ -106,8 +129,8 @@ void Machine::step() {
 Fiber* Machine::pick() {
   if (!policy_.priorities) return ready_[random(static_cast<uint32_t>(ready_.size()))];
   const auto priority_of = [&](const Fiber* fiber) {
-    return priority_[static_cast<size_t>(fiber->cta->slot) * fiber->cta->warps.size() +
-                     static_cast<size_t>(fiber->warp)];
+    return priority_[static_cast<size_t>(fiber->cta->slot * ((most_threads_ + 31) / 32) +
+                                         fiber->warp)];
   };
   if (chance(1.0 / 64))
     priority_[random(static_cast<uint32_t>(priority_.size()))] = static_cast<int>(random(1000));
@@ -144,56 +167,61 @@ void Machine::run_event() {
   }
 }
 
-void Machine::start_waiting_clusters() {
-  while (!waiting_clusters_.empty() && free_slots_.size() >= static_cast<size_t>(launch_.cluster)) {
+void Machine::start_waiting_clusters(Part& part) {
+  while (!part.waiting.empty() &&
+         part.free_slots.size() >= static_cast<size_t>(part.launch->cluster)) {
     auto cluster = std::make_unique<Cluster>();
-    cluster->number = waiting_clusters_.back();
-    waiting_clusters_.pop_back();
+    cluster->number = part.waiting.back();
+    part.waiting.pop_back();
     std::vector<int> slots;
-    for (int i = 0; i < launch_.cluster; ++i) {
-      slots.push_back(free_slots_.back());
-      free_slots_.pop_back();
+    for (int i = 0; i < part.launch->cluster; ++i) {
+      slots.push_back(part.free_slots.back());
+      part.free_slots.pop_back();
     }
-    start_cluster(std::move(cluster), slots);
+    start_cluster(part, std::move(cluster), slots);
   }
 }
 
-void Machine::start_cluster(std::unique_ptr<Cluster> cluster, const std::vector<int>& slots) {
+void Machine::start_cluster(Part& part, std::unique_ptr<Cluster> cluster,
+                            const std::vector<int>& slots) {
+  const Launch& launch = *part.launch;
   prepare(cluster->clock);
   prepare(cluster->done);
-  for (int rank = 0; rank < launch_.cluster; ++rank) {
+  for (int rank = 0; rank < launch.cluster; ++rank) {
     std::unique_ptr<Cta>& cta = ctas_[static_cast<size_t>(slots[static_cast<size_t>(rank)])];
     if (!cta) cta = std::make_unique<Cta>();
+    cta->part = &part;
     cta->cluster = cluster.get();
     cta->rank = rank;
     cta->slot = slots[static_cast<size_t>(rank)];
     const uint64_t number =
-        cluster->number * static_cast<uint64_t>(launch_.cluster) + static_cast<uint64_t>(rank);
-    cta->index[0] = static_cast<unsigned>(number % launch_.grid.x);
-    cta->index[1] = static_cast<unsigned>(number / launch_.grid.x % launch_.grid.y);
-    cta->index[2] = static_cast<unsigned>(number / launch_.grid.x / launch_.grid.y);
+        cluster->number * static_cast<uint64_t>(launch.cluster) + static_cast<uint64_t>(rank);
+    cta->index[0] = static_cast<unsigned>(number % launch.grid.x);
+    cta->index[1] = static_cast<unsigned>(number / launch.grid.x % launch.grid.y);
+    cta->index[2] = static_cast<unsigned>(number / launch.grid.x / launch.grid.y);
     cluster->ctas.push_back(cta.get());
     start_cta(*cta);
   }
-  cluster->running = launch_.cluster;
+  cluster->running = launch.cluster;
   clusters_.push_back(std::move(cluster));
 }
 
 void Machine::start_cta(Cta& cta) {
-  cta.shared.reset(kReservedShared + launch_.misalignment +
-                   static_cast<uint32_t>(launch_.shared_bytes));
+  const Launch& launch = *cta.part->launch;
+  cta.lets_next_begin = false;
+  cta.shared.reset(kReservedShared + launch.misalignment +
+                   static_cast<uint32_t>(launch.shared_bytes));
   cta.mbarriers.clear();
   cta.num_barriers = cta.num_bulk = 0;
   cta.incoming.clear();
   cta.named.clear();
   cta.named.resize(16);
   for (NamedBarrier& barrier : cta.named) prepare(barrier.clock);
-  const int warps = (launch_.threads + 31) / 32;
+  const int warps = (launch.threads + 31) / 32;
   cta.warps.clear();
   cta.warps.resize(static_cast<size_t>(warps));
-  const int registers = launch_.registers
-                            ? launch_.registers
-                            : std::min(255, kRegistersPerSm / launch_.threads) / 8 * 8;
+  const int registers =
+      launch.registers ? launch.registers : std::min(255, kRegistersPerSm / launch.threads) / 8 * 8;
   for (Warp& warp : cta.warps) {
     prepare(warp.clock);
     warp.registers = registers;
@@ -209,8 +237,8 @@ void Machine::start_cta(Cta& cta) {
   std::vector<std::unique_ptr<Stack>> stacks;
   for (auto& fiber : cta.fibers) stacks.push_back(std::move(fiber->stack));
   cta.fibers.clear();
-  cta.running = launch_.threads;
-  for (int t = 0; t < launch_.threads; ++t) {
+  cta.running = launch.threads;
+  for (int t = 0; t < launch.threads; ++t) {
     auto fiber = std::make_unique<Fiber>();
     if (stacks.empty()) {
       fiber->stack = take_stack();
@@ -232,7 +260,7 @@ void Machine::start_cta(Cta& cta) {
 void Machine::fiber_main(void* argument) {
   Fiber* fiber = static_cast<Fiber*>(argument);
   try {
-    (*machine->kernel_)();
+    (*fiber->cta->part->kernel)();
   } catch (const Abandoned&) {
   }
   fiber->done = true;
@@ -328,7 +356,11 @@ void Machine::finish_cta(Cta& cta) {
     last.join(fiber->clock);
     highest = std::max(highest, fiber->now());
     highest = std::max(highest, base(cta) + static_cast<uint32_t>(fiber->committed));
+    if (cta.part != &parts_[0] || fiber->bulk_component == 0) continue;
+    last.set(fiber->bulk_component + kMaxBulkThreads,  // and nothing is left over
+             base(cta) + static_cast<uint32_t>(fiber->committed));
   }
+  if (cta.part == &parts_[0]) ended_.join(last);
   for (const auto& [offset, barrier] : cta.mbarriers) {
     highest = std::max(highest, barrier->base + static_cast<uint32_t>(barrier->phase));
     if (barrier->pending == barrier->count && barrier->transaction == 0) continue;
@@ -361,39 +393,91 @@ void Machine::finish_cta(Cta& cta) {
       while (!events_.empty()) run_event();
       break;
     }
-  for (Cta* member : cluster.ctas) free_slots_.push_back(member->slot);
+  Part& part = *cta.part;
+  for (Cta* member : cluster.ctas) {
+    part.free_slots.push_back(member->slot);
+    speak(*member);
+  }
   std::erase_if(clusters_, [&](const auto& other) { return other.get() == &cluster; });
-  start_waiting_clusters();
+  start_waiting_clusters(part);
+  if (--part.unfinished > 0) return;
+  wake_all(grid_waiters_);
+  if (&part != &parts_[0] && !has_waited_for_grid_)
+    fault("grid",
+          "a launch ends, and none of its threads has waited for the one ahead "
+          "(griddepcontrol.wait): "
+          "what comes behind may begin before that has ended");
+}
+
+// --- between launches -------------------------------------------------------------------------
+
+// The second launch begins when all blocks of the first have spoken.
+void Machine::speak(Cta& cta) {
+  if (cta.lets_next_begin) return;
+  cta.lets_next_begin = true;
+  if (--cta.part->silent > 0 || cta.part != &parts_[0] || parts_.size() < 2) return;
+  start_part(parts_[1]);
+}
+
+void Machine::let_next_begin() { speak(*current_->cta); }
+
+// Until the launch ahead has ended; all that it did can be seen then.
+void Machine::wait_for_grid() {
+  if (current_->cta->part == &parts_[0]) return;
+  while (parts_[0].unfinished > 0) {
+    grid_waiters_.push_back(current_);
+    block(Wait::kGrid, nullptr);
+  }
+  current_->clock.join(ended_);
+  has_waited_for_grid_ = true;
 }
 
 // --- launching --------------------------------------------------------------------------------
 
-Report launch(const Launch& launch, const std::function<void()>& kernel) {
-  Report refused;
-  const uint64_t blocks = uint64_t{launch.grid.x} * launch.grid.y * launch.grid.z;
+namespace {
+// What is wrong with a launch, or "".
+std::string refusal(const Launch& launch) {
   if (launch.threads < 1 || launch.threads > 1024)
-    refused.fault =
-        fmt::format("launch: {} threads in a block; 1 to 1024 are allowed.", launch.threads);
-  else if (launch.shared_bytes < 0 || static_cast<uint32_t>(launch.shared_bytes) > kMaxSharedBytes)
-    refused.fault = fmt::format("launch: {} bytes of shared memory; a block may have {}.",
-                                launch.shared_bytes, kMaxSharedBytes);
-  else if (launch.registers * launch.threads > kRegistersPerSm || launch.registers > 255)
-    refused.fault = fmt::format("launch: {} threads with {} registers each; {} registers are all.",
-                                launch.threads, launch.registers, kRegistersPerSm);
-  else if (blocks == 0 || launch.cluster < 1 || launch.cluster > 16 ||
-           launch.grid.x % static_cast<unsigned>(launch.cluster))
-    refused.fault = fmt::format(
+    return fmt::format("launch: {} threads in a block; 1 to 1024 are allowed.", launch.threads);
+  if (launch.shared_bytes < 0 || static_cast<uint32_t>(launch.shared_bytes) > kMaxSharedBytes)
+    return fmt::format("launch: {} bytes of shared memory; a block may have {}.",
+                       launch.shared_bytes, kMaxSharedBytes);
+  if (launch.registers * launch.threads > kRegistersPerSm || launch.registers > 255)
+    return fmt::format("launch: {} threads with {} registers each; {} registers are all.",
+                       launch.threads, launch.registers, kRegistersPerSm);
+  if (num_blocks(launch) == 0 || launch.cluster < 1 || launch.cluster > 16 ||
+      launch.grid.x % static_cast<unsigned>(launch.cluster))
+    return fmt::format(
         "launch: {} x {} x {} blocks in clusters of {}; a cluster is 1 to "
         "16 blocks and divides x.",
         launch.grid.x, launch.grid.y, launch.grid.z, launch.cluster);
-  else if (launch.resident < 1 || launch.misalignment % 16 || launch.misalignment > 1008)
-    refused.fault = fmt::format(
+  if (launch.resident < 1 || launch.misalignment % 16 || launch.misalignment > 1008)
+    return fmt::format(
         "launch: {} resident clusters, misaligned by {}; at least one, and "
         "a multiple of 16 below 1024.",
         launch.resident, launch.misalignment);
-  if (!refused.ok()) return refused;
-  return Machine(launch).run(kernel);
+  return "";
 }
+
+Report run(const std::vector<Overlapping>& launches) {
+  Report refused;
+  int slots = 0;
+  for (const Overlapping& one : launches) {
+    refused.fault = refusal(one.launch);
+    if (!refused.ok()) return refused;
+    slots += num_slots(one.launch);
+  }
+  if (slots > kMaxSlots)
+    refused.fault = fmt::format("launch: {} blocks at one time; {} may be.", slots, kMaxSlots);
+  return refused.ok() ? Machine(launches).run() : refused;
+}
+}  // namespace
+
+Report launch(const Launch& launch, const std::function<void()>& kernel) {
+  return run({{launch, kernel}});
+}
+
+Report launch(const Overlapping& first, const Overlapping& second) { return run({first, second}); }
 
 Report launch(Grid grid, int threads, int shared_bytes, uint64_t seed,
               const std::function<void()>& kernel) {

@@ -28,6 +28,7 @@ inline constexpr uint32_t kReservedShared = 1024;    // what the system keeps fo
 inline constexpr uint32_t kMaxSharedBytes = 232448;  // of one block
 inline constexpr int kRegistersPerSm = 65536;
 inline constexpr int kMaxBarriers = 96, kMaxBulkThreads = 32;  // of one block, that clocks count
+inline constexpr int kMaxSlots = 64;  // blocks that run at one time, which clocks tell apart
 
 // Thrown to leave a kernel or an event after a fault; the entry of the fiber catches it.
 struct Abandoned {};
@@ -42,7 +43,8 @@ enum class Wait : uint8_t {
   kBulk,
   kWgmma,
   kRegisters,
-  kGlobal
+  kGlobal,
+  kGrid
 };
 
 struct Accumulator {          // registers of 128 threads that wgmma operations in flight own
@@ -157,8 +159,20 @@ struct Warpgroup {
   std::vector<Fiber*> waiters;
 };
 
+// A launch of those that the machine runs.
+struct Part {
+  const Launch* launch = nullptr;
+  const std::function<void()>* kernel = nullptr;
+  std::vector<uint64_t> waiting;  // numbers of clusters, to be started from the back
+  std::vector<int> free_slots;
+  uint64_t unfinished = 0;  // clusters
+  uint64_t silent = 0;      // blocks that have neither ended nor let the next launch begin
+};
+
 struct Cta {
+  Part* part = nullptr;
   Cluster* cluster = nullptr;
+  bool lets_next_begin = false;
   int rank = 0, slot = 0;
   unsigned index[3] = {};
   SharedMemory shared;
@@ -206,13 +220,13 @@ struct Event {
 // of instructions.
 class Machine {
  public:
-  explicit Machine(const Launch& launch);
+  explicit Machine(const std::vector<Overlapping>& launches);
   ~Machine();
-  Report run(const std::function<void()>& kernel);
+  Report run();
 
   static Machine& current();
   Fiber& fiber() { return *current_; }
-  const Launch& launch() const { return launch_; }
+  const Launch& launch() const { return *current_->cta->part->launch; }  // of this thread
   Counters& counters() { return report_.counters; }
 
   // Starts an operation: counts it, may let others run first, says what is planted here.
@@ -233,9 +247,10 @@ class Machine {
   uint32_t component(const Cta& cta, int local) const {
     return static_cast<uint32_t>(cta.slot * segment_size_ + local);
   }
-  int first_mbarrier() const { return launch_.threads; }
+  int first_mbarrier() const { return most_threads_; }
   int first_warp() const { return first_mbarrier() + kMaxBarriers; }
-  int first_bulk() const { return first_warp() + launch_.threads / 32 + 3; }
+  int first_bulk() const { return first_warp() + most_threads_ / 32 + 3; }
+  int first_bulk_written() const { return first_bulk() + kMaxBulkThreads; }
   uint32_t base(const Cta& cta) const { return slot_base_[static_cast<size_t>(cta.slot)]; }
 
   void release(Clock& clock);
@@ -268,9 +283,16 @@ class Machine {
   void cluster_arrive();
   void cluster_wait();
 
-  // --- flags in global memory, between blocks (memory.cc)
+  // --- global memory, between blocks: flags, and what is stored in bulk (memory.cc)
   void wait_global(const int* address, int value);
   void release_global(int* address, int value);
+  void store_global(const void* address, uint32_t bytes, bool adds, const Stamp& stamp);
+  void read_global(const void* address);
+
+  // --- between launches
+  bool overlaps() const { return parts_.size() > 1; }
+  void let_next_begin();
+  void wait_for_grid();
 
   // --- warps (warp.cc): all lanes of `mask` meet; the last to arrive calls `act`.
   using Act = std::function<void(Fiber* const*)>;  // by lane; null: not in the mask
@@ -289,14 +311,22 @@ class Machine {
     double preemption, asynchrony;
     bool priorities;
   };
+  struct Line {  // of global memory that is stored in bulk
+    uintptr_t end = 0;
+    bool is_ordered = false;  // somebody has stored to it; others add in an order
+    std::vector<Stamp> writes;
+  };
 
   static void fiber_main(void* fiber);
   void choose_policy();
-  void start_cluster(std::unique_ptr<Cluster> cluster, const std::vector<int>& slots);
+  void add_part(const Overlapping& launch, int first_slot, int num_slots);
+  void start_part(Part& part);
+  void start_cluster(Part& part, std::unique_ptr<Cluster> cluster, const std::vector<int>& slots);
   void start_cta(Cta& cta);
   void finish_thread(Fiber& fiber);
   void finish_cta(Cta& cta);
-  void start_waiting_clusters();
+  void start_waiting_clusters(Part& part);
+  void speak(Cta& cta);
   void step();
   Fiber* pick();
   void run_event();
@@ -304,8 +334,11 @@ class Machine {
   std::string waiting_text(const Fiber& fiber) const;
   std::string place_text(const Fiber& fiber) const;
 
-  const Launch launch_;
-  const std::function<void()>* kernel_ = nullptr;
+  const Launch launch_;     // the first
+  std::deque<Part> parts_;  // of which the second begins when the first lets it
+  Clock ended_;             // what threads of the first knew when they ended
+  bool has_waited_for_grid_ = false;
+  int most_threads_ = 0;
   Report report_;
   Policy policy_{};
   uint64_t random_state_;
@@ -313,10 +346,10 @@ class Machine {
   std::vector<uint32_t> slot_base_;
   std::vector<std::unique_ptr<Cta>> ctas_;  // by slot
   std::vector<std::unique_ptr<Cluster>> clusters_;
-  std::vector<uint64_t> waiting_clusters_;  // numbers, to be started from the back
-  std::vector<int> free_slots_;
   std::vector<Fiber*> ready_;
-  std::vector<Fiber*> global_waiters_;
+  std::vector<Fiber*> global_waiters_, grid_waiters_;
+  std::unordered_map<const int*, Clock> flags_;  // what who stored it knew
+  std::map<uintptr_t, Line> lines_;              // by their first byte
   std::vector<Event> events_;
   std::vector<int> priority_;
   Fiber* current_ = nullptr;

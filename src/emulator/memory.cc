@@ -15,8 +15,8 @@ Machine::Place Machine::resolve(uint32_t address, uint32_t bytes, uint32_t align
     fault("memory", fmt::format("shared address {:#x} names block {} of a cluster of {}", address,
                                 rank, cluster.ctas.size()));
   Cta& cta = *cluster.ctas[rank];
-  const uint32_t first = kReservedShared + launch_.misalignment;
-  const uint32_t end = first + static_cast<uint32_t>(launch_.shared_bytes);
+  const uint32_t first = kReservedShared + launch().misalignment;
+  const uint32_t end = first + static_cast<uint32_t>(launch().shared_bytes);
   if (offset < first || offset > end || bytes > end - offset)
     fault("memory", fmt::format("shared memory {:#x}..{:#x} is outside of the block's {:#x}..{:#x}",
                                 offset, offset + bytes, first, end));
@@ -94,17 +94,47 @@ void Machine::write_shared(uint32_t address, const void* from, uint32_t bytes) {
 }
 
 // Who waits sleeps until anybody stores a flag: looking again and again would keep asynchronous
-// work from ever running, since that may be as late as it can.
+// work from ever running, since that may be as late as it can. It acquires what was released.
 void Machine::wait_global(const int* address, int value) {
   while (*address != value) {
     global_waiters_.push_back(current_);
     block(Wait::kGlobal, address, value);
   }
+  const auto found = flags_.find(address);
+  if (found != flags_.end()) current_->clock.join(found->second);
 }
 
 void Machine::release_global(int* address, int value) {
   *address = value;
+  const auto [found, is_new] = flags_.try_emplace(address);
+  if (is_new) prepare(found->second);
+  found->second.clear();  // not of a store before
+  release(found->second);
   wake_all(global_waiters_);
+}
+
+// Whoever stores to a line or adds to one that somebody has stored to must know all writes before:
+// the sum has an order then.
+void Machine::store_global(const void* address, uint32_t bytes, bool adds, const Stamp& stamp) {
+  const auto begin = reinterpret_cast<uintptr_t>(address);
+  Line& line = lines_[begin];
+  line.end = std::max(line.end, begin + bytes);
+  line.is_ordered = line.is_ordered || !adds;
+  for (const Stamp& write : line.writes)
+    if (launch_.check_order && line.is_ordered && !write.known_to(current_->clock))
+      fault("order", fmt::format("a bulk {} to global memory is not ordered after that at {}",
+                                 adds ? "addition" : "store", site_text(write.site)));
+  line.writes.push_back(stamp);
+}
+
+void Machine::read_global(const void* address) {
+  const auto at = reinterpret_cast<uintptr_t>(address);
+  auto found = lines_.upper_bound(at);
+  if (found == lines_.begin() || (--found)->second.end <= at) return;
+  for (const Stamp& write : found->second.writes)
+    if (launch_.check_order && !write.known_to(current_->clock))
+      fault("order", fmt::format("read of global memory is not ordered after the bulk write at {}",
+                                 site_text(write.site)));
 }
 
 }  // namespace sirdar::emulator

@@ -76,6 +76,8 @@ std::vector<Change> changes_of(Op op) {
       return {kLeftOut, kFlipped, kMore, kHalf, kOther};
     case Op::kWaitGlobal:
     case Op::kReleaseGlobal:
+    case Op::kLaunchDependents:
+    case Op::kGridWait:
     case Op::kFenceMbarrierInit:
     case Op::kFenceProxyAsync:
     case Op::kClusterArrive:

@@ -52,6 +52,8 @@ namespace sirdar::emulator {
   X(kAtomic, "atom.global")                            \
   X(kWaitGlobal, "ld.acquire.gpu loop")                \
   X(kReleaseGlobal, "st.release.gpu")                  \
+  X(kLaunchDependents, "griddepcontrol.launch")        \
+  X(kGridWait, "griddepcontrol.wait")                  \
   X(kOther, "kernel")
 
 enum class Op : uint8_t {

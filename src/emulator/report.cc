@@ -68,6 +68,8 @@ std::string Machine::waiting_text(const Fiber& fiber) const {
     case Wait::kGlobal:
       return fmt::format("a flag in global memory to become {}; it is {}", fiber.wait_detail,
                          *static_cast<const int*>(fiber.waits_for));
+    case Wait::kGrid:
+      return "the end of the launch ahead";
     case Wait::kNothing:
       break;
   }

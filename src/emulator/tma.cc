@@ -209,6 +209,10 @@ void issue_store(const StoreRequest& request, const MapFields& map) {
     machine.check_proxy(place, record, self.clock);
     place.cta->shared.add_reader(record, stamp);
   });
+  if (request.map == nullptr) {
+    const Stamp written{stamp.component + kMaxBulkThreads, stamp.count, stamp.site, false};
+    machine.store_global(map.base, map.bytes(), request.reduce, written);
+  }
   self.groups[group].reads += 1;
   self.groups[group].writes += 1;
   self.stored = group + 1;
@@ -322,10 +326,13 @@ void bulk_wait(int pending, bool read_only) {
   };
   while (!is_done()) machine.block(Wait::kBulk, nullptr);
   self.read_waited = std::max(self.read_waited, target);
-  if (self.bulk_component)
-    self.clock.set(self.bulk_component,
-                   std::max(self.clock[self.bulk_component],
-                            machine.base(*self.cta) + static_cast<uint32_t>(target)));
+  if (!self.bulk_component) return;
+  const uint32_t count = machine.base(*self.cta) + static_cast<uint32_t>(target);
+  const auto know = [&](uint32_t component) {
+    self.clock.set(component, std::max(self.clock[component], count));
+  };
+  know(self.bulk_component);
+  if (!read_only) know(self.bulk_component + kMaxBulkThreads);
 }
 
 }  // namespace sirdar::emulator

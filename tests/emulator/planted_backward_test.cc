@@ -5,10 +5,8 @@
 
 #include <algorithm>
 
-#include "check/inputs.h"
-#include "check/run_check.h"
-#include "cuda/sm90/backward/arguments.h"
 #include "emulator/machine.h"
+#include "emulator/support/backward_run.h"
 #include "emulator/support/emulated_driver.h"
 #include "emulator/support/emulated_steps.h"
 #include "emulator/support/extent.h"
@@ -27,7 +25,8 @@ class PlantedCall {
         inputs_(kernels_.problem, 1, check::Style::plain, 16) {
     const auto config = kernels_.config.as<sm90::BackwardConfig>();
     inputs_.accept();
-    inputs_.set_workspace(sm90::workspace_of(kernels_.problem, config, {}).end);
+    layout_ = sm90::workspace_of(kernels_.problem, config, {});
+    inputs_.set_workspace(layout_.end);
     oracle_ = check::make_oracle(kernels_.problem, inputs_.args());
     const EmulatedDriver driver;
     steps_ = sm90::make_steps(kernels_.problem, config, {}, inputs_.args(), num_sms).value();
@@ -86,6 +85,8 @@ class PlantedCall {
     if (!report.ok()) return report;
     launch(sm90::BackwardPass::convert, launch_of(sm90::BackwardPass::convert, 1));
     for (const std::string& fault : check::judge(oracle_).faults) report.fault = fault;
+    // Inputs are finite: what is made again pair by pair is right, and was wrong.
+    if (report.ok()) report.fault = lost_gradients(layout_, inputs_.args().workspace);
     return report;
   }
 
@@ -97,6 +98,7 @@ class PlantedCall {
   }
 
   ListedKernels kernels_;
+  sm90::BackwardWorkspace layout_{};
   check::Inputs inputs_;
   check::Oracle oracle_;
   std::vector<cuda::Step> steps_;

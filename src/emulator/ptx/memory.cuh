@@ -37,7 +37,11 @@ inline Float2 load_constant_float2(const void* address) {
 
 inline Int4 load_constant_int4(const void* address) { return *static_cast<const Int4*>(address); }
 
-inline Int4 load_once_int4(const void* address) { return *static_cast<const Int4*>(address); }
+inline Int4 load_once_int4(const void* address, Here here = Here::current()) {
+  machine().enter(Op::kOther, here);
+  machine().read_global(address);
+  return *static_cast<const Int4*>(address);
+}
 inline uint32_t load_once(const uint32_t* address) { return *address; }
 inline void store_once_int4(void* address, Int4 value) { *static_cast<Int4*>(address) = value; }
 
