@@ -352,6 +352,8 @@ Result<std::vector<cuda::Step>> make_steps(const Problem& problem, const Backwar
     steps.back().params = looked.value();
     steps.push_back(step_of(BackwardPass::cover_walks, num_walk_blocks(walk, params.num_blocks_n)));
     steps.back().params = modified.value();
+    // They read other memory than prepare, so that all three run at one time.
+    steps.back().is_programmatic = prepare.is_programmatic = true;
   }
   steps.insert(steps.end(), {prepare, backward, convert});
   if (problem.needs_dsink) steps.push_back(step_of(BackwardPass::sink_gradient, params.num_heads));

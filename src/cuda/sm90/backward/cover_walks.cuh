@@ -30,10 +30,7 @@ struct WalkMaker {
         sequence(sequence_of<kBackward>(p, list / p.walk.cover.num_heads)),
         bounds(bounds_of<kBackward>(p, sequence)) {}
 
-  SIRDAR_DEVICE WalkWord* words() const {
-    return params.walk.walks +
-           (static_cast<long long>(list) * params.num_blocks_n + index) * params.walk.num_words;
-  }
+  SIRDAR_DEVICE WalkWord* words() const { return span_of(params, list, index) + 1; }
   SIRDAR_DEVICE int first_key(int half) const { return (index * kHalves + half) * 64; }
 
   // Whether structured masks and the ends of the sequence leave all of 64 keys to all rows.
@@ -61,6 +58,30 @@ struct WalkMaker {
       made.all[half] = ptx::ballot_sync(is_all);
     }
     if (lane == 0) words()[word] = made;
+  }
+
+  // By a warp, when all words are there.
+  SIRDAR_DEVICE void make_span() const {
+    WalkSpan own{params.num_tiles, 0, 0, 0};
+    SIRDAR_NO_UNROLL
+    for (int i = lane; i < params.walk.num_words; i += 32) {
+      const uint32_t some = words()[i].some[0] | words()[i].some[1];
+      if (some == 0) continue;
+      own.begin = ptx::min_of(own.begin, 32 * i + ptx::lowest_bit(some));
+      own.end = 32 * i + ptx::highest_bit(some) + 1;
+      own.count += ptx::count_bits(some);
+    }
+    ptx::syncwarp();
+    SIRDAR_NO_UNROLL
+    for (int distance = 1; distance < 32; distance *= 2) {
+      const auto of_other = [&](int value) {
+        return static_cast<int>(ptx::shfl_xor(static_cast<uint32_t>(value), distance));
+      };
+      own.begin = ptx::min_of(own.begin, of_other(own.begin));
+      own.end = ptx::max_of(own.end, of_other(own.end));
+      own.count += of_other(own.count);
+    }
+    if (lane == 0) *reinterpret_cast<WalkSpan*>(span_of(params, list, index)) = own;
   }
 
   // By a warp: which of a tile's rows see 64 keys, a key a lane at a time.
@@ -109,6 +130,7 @@ struct WalkMaker {
     const WalkView& walk = params.walk;
     for (int word = warp; word < walk.num_words; word += kWarps) make_word(word);
     ptx::syncthreads();
+    if (warp == 0) make_span();
     if (walk.cover.is_by_key != 0) return;
     int turn = 0;  // the warps take tiles in turn
     for (int half = 0; half < kHalves; ++half) {
@@ -127,6 +149,8 @@ struct WalkMaker {
 
 template <WalkConfig config, class Modification>
 SIRDAR_DEVICE void cover_walks(const ModifiedBackwardParams<Modification>& params) {
+  ptx::griddepcontrol_launch_dependents();
+  ptx::griddepcontrol_wait();
   WalkMaker<config, Modification>(params.backward, params.modification, ptx::block_idx_x(),
                                   ptx::thread_idx_x())
       .run();

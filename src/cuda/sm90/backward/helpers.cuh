@@ -152,26 +152,30 @@ struct Loader {
     load<config.head_dim_v, block_keys(config)>(s.v(), s.v_full(), keys(params.v, block));
   }
 
+  // Where memory is asked which tiles there are, K is on its way by then.
+  static constexpr bool kKeysComeFirst = config.has_mask_mod && !frees_keys_early(config);
+
+  SIRDAR_DEVICE void load_free_k(const KeyBlock& block, int parity) {
+    wait(s.kv_empty(), parity);
+    load_k(block);
+  }
   // K and V of a block that has tiles, and the first of those: scores need K and Q alone.
   SIRDAR_DEVICE void begin(const KeyBlock& block, const Walk<config>& walk, int parity) {
     if constexpr (frees_keys_early(config)) {
       load_q(block, walk);
-      wait(s.kv_empty(), parity);
-      load_k(block);
+      load_free_k(block, parity);
       load_dout(block, walk);
       wait(s.v_empty(), parity);
       load_v(block);
     } else {
-      wait(s.kv_empty(), parity);
-      load_k(block);
+      if constexpr (!kKeysComeFirst) load_free_k(block, parity);
       load_q(block, walk);
       load_v(block);
       load_dout(block, walk);
     }
   }
   SIRDAR_DEVICE void begin_without_tiles(const KeyBlock& block, int parity) {
-    wait(s.kv_empty(), parity);
-    load_k(block);
+    if constexpr (!kKeysComeFirst) load_free_k(block, parity);
     if constexpr (frees_keys_early(config)) wait(s.v_empty(), parity);
     load_v(block);
   }
@@ -189,6 +193,7 @@ struct Loader {
         item = next_item(item);
         continue;
       }
+      if constexpr (kKeysComeFirst) load_free_k(block, parity);
       Walk<config> walk(block, params);
       if (walk.is_done()) {
         begin_without_tiles(block, parity);

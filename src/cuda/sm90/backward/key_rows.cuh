@@ -151,7 +151,7 @@ struct KeyRows : ScaleFactor<is_scaled(config)> {  // from P times 2^15 to what 
 
   SIRDAR_DEVICE KeyWalk<config> walk_of(const KeyBlock& block) const {
     if constexpr (config.has_mask_mod) {
-      return KeyWalk<config>(count_tiles(params, block, lane));
+      return KeyWalk<config>(block.num_walked);
     } else {
       return KeyWalk<config>(block, params);
     }

@@ -14,10 +14,15 @@ struct alignas(16) WalkWord {
   unsigned some[2], all[2];
 };
 
+// Of the query tiles that a key block walks the first, the one behind the last, and their number.
+struct alignas(16) WalkSpan {
+  int begin, end, count, unused;
+};
+
 // Working memory of those masks; lists are those of sequences and heads that they differ for.
 struct WalkView {
   CoverView cover;  // by query tile and 64 keys, as forward/cover.cuh writes it
-  WalkWord* walks;  // [list][num_blocks_n][num_words], by key block
+  WalkWord* walks;  // [list][num_blocks_n][1 + num_words], by key block; the first is a WalkSpan
   // [list][64 keys][num_tiles][key][block_m / 32]: of a tile that is seen in part which rows see a
   // key. Such tiles of those keys in their order, or each at its own place (cover.is_by_key).
   unsigned* tiles;

@@ -177,6 +177,10 @@ SIRDAR_DEVICE void prepare(const BackwardParams& params, const Modification& mod
   uint32_t far[Prepare<config>::kPasses];
   rows.write_rows(sums, far);
   if constexpr (has_levels(config.backward)) rows.write_all_levels(modification, batch, far);
+  // The kernels of masks run beside this one, which must not end before them.
+  if constexpr (config.backward.has_mask_mod) {
+    if (ptx::block_idx_x() == 0) ptx::griddepcontrol_wait();
+  }
 }
 
 template <PrepareConfig config, class Modification>

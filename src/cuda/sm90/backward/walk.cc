@@ -45,12 +45,12 @@ struct WalkBytes {
 };
 WalkBytes bytes_of(const Problem& problem, const BackwardConfig& config, const WalkView& walk) {
   const size_t lists = num_lists(walk.cover);
+  const size_t blocks = lists * static_cast<size_t>(num_blocks_n(problem, config));
   const size_t of_tile = sizeof(unsigned) * 64 * static_cast<size_t>(config.block_m) / 32;
   return {
       lists * static_cast<size_t>(num_tiles(problem, config)) *
           static_cast<size_t>(walk.cover.num_words) * sizeof(CoverWord),
-      lists * static_cast<size_t>(num_blocks_n(problem, config)) *
-          static_cast<size_t>(walk.num_words) * sizeof(WalkWord),
+      blocks * static_cast<size_t>(1 + walk.num_words) * sizeof(WalkWord),
       lists * static_cast<size_t>(walk.num_halves) * static_cast<size_t>(walk.num_tiles) * of_tile};
 }
 

@@ -8,9 +8,6 @@
 
 namespace sirdar::sm90 {
 
-SIRDAR_DEVICE long long list_of(const WalkView& walk, int batch, int head) {
-  return batch * walk.list_of_batch + head * walk.list_of_head;
-}
 // What query tiles see: of 64 keys a bit each.
 SIRDAR_DEVICE const CoverWord* seen_by(const BackwardParams& params, int batch, int head,
                                        int tile) {
@@ -30,7 +27,7 @@ SIRDAR_DEVICE const WalkWord* walk_words(const BackwardParams& params, const Key
                                          int head) {
   const WalkView& walk = params.walk;
   const long long list = list_of(walk, block.batch, block.head_kv * params.group_size + head);
-  return walk.walks + (list * params.num_blocks_n + block.index) * walk.num_words;
+  return span_of(params, list, block.index) + 1;
 }
 
 // The tiles of which a key block sees something, head by head.
@@ -113,22 +110,6 @@ struct CoveredWalk {
     tile = 32 * word + (is_reversed() ? ptx::highest_bit(left) : ptx::lowest_bit(left));
   }
 };
-
-// How many tiles that is; by a whole warp.
-SIRDAR_DEVICE int count_tiles(const BackwardParams& params, const KeyBlock& block, int lane) {
-  if (block.end <= block.begin) return 0;
-  const int first = block.begin / 32, words = (block.end - 1) / 32 - first + 1;
-  uint32_t count = 0;
-  for (int i = lane; i < words * params.group_size; i += 32) {
-    const int head = i / words;
-    const ptx::Int4 found =
-        ptx::load_constant_int4(walk_words(params, block, head) + first + i - head * words);
-    count += ptx::count_bits(static_cast<uint32_t>(found.x | found.y));
-  }
-  ptx::syncwarp();
-  for (int distance = 1; distance < 32; distance *= 2) count += ptx::shfl_xor(count, distance);
-  return static_cast<int>(count);
-}
 
 // The same walk as the warpgroups of dK and dV hear of it, tile by tile beside Q: what they would
 // keep of it between tiles has no registers.

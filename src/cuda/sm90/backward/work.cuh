@@ -75,6 +75,7 @@ struct KeyBlock {
   int index, first_key, batch, head_kv;  // index: of the cluster
   int begin, end, start;
   int first_of_ring;  // key block
+  int num_walked;     // tiles of all heads; under masks that read data
   bool is_reversed;   // the tiles from the last to the first, behind key blocks further left
 };
 
@@ -123,6 +124,30 @@ SIRDAR_DEVICE int ring_size(const BackwardParams& params, const KeyBlock& block)
   return ptx::min_of(params.ring_blocks, block.sequence.num_blocks - block.first_of_ring);
 }
 
+SIRDAR_DEVICE long long list_of(const WalkView& walk, int batch, int head) {
+  return batch * walk.list_of_batch + head * walk.list_of_head;
+}
+// A key block's span, and then words.
+SIRDAR_DEVICE WalkWord* span_of(const BackwardParams& params, long long list, int index) {
+  const WalkView& walk = params.walk;
+  return walk.walks + (list * params.num_blocks_n + index) * (1 + walk.num_words);
+}
+// The query tiles that a block walks, of all heads of its group, as cover_walks.cuh found them.
+SIRDAR_DEVICE void find_walked(const BackwardParams& params, KeyBlock& block) {
+  const WalkView& walk = params.walk;
+  const int lists = walk.list_of_head == 0 ? 1 : params.group_size;
+  block.begin = params.num_tiles;
+  block.end = block.num_walked = 0;
+  SIRDAR_NO_UNROLL
+  for (int i = 0; i < lists; ++i) {
+    const long long list = list_of(walk, block.batch, block.head_kv * params.group_size + i);
+    const ptx::Int4 span = ptx::load_constant_int4(span_of(params, list, block.index));
+    block.begin = ptx::min_of(block.begin, span.x);
+    block.end = ptx::max_of(block.end, span.y);
+    block.num_walked += span.z;
+  }
+  if (walk.list_of_head == 0) block.num_walked *= params.group_size;
+}
 // The query tiles that see some of a block's keys; its sequence and keys are known.
 template <BackwardConfig config>
 SIRDAR_DEVICE void find_tiles(const BackwardParams& params, KeyBlock& block) {
@@ -144,7 +169,11 @@ SIRDAR_DEVICE KeyBlock block_of(const BackwardParams& params, int item) {
   place_of<config>(params, item, block);
   block.sequence = sequence_of<config>(params, block.batch);
   const Sequence& sequence = block.sequence;
-  find_tiles<config>(params, block);
+  if constexpr (config.has_mask_mod) {
+    find_walked(params, block);
+  } else {
+    find_tiles<config>(params, block);
+  }
   block.start = block.is_reversed ? ptx::max_of(block.end - 1, block.begin) : block.begin;
   if constexpr (has_rings(config)) {
     if (block.end > block.begin) {
