@@ -145,11 +145,8 @@ TEST(CudaBackwardKnobs, TheWordsAreTheRule) {
   }
 }
 
-TEST(CudaBackwardKnobs, OrdersOfWorkWantTheirMasks) {
-  expect_refused("bwd s64 h2 d128 bf16 causal document", "is_persistent", "true");
+TEST(CudaBackwardKnobs, AMirroredTailWantsAMask) {
   expect_refused("bwd s64 h2 d128 bf16", "mirrors_tail", "true");
-  EXPECT_TRUE(planned("bwd s64 h2 d128 fp16", "is_persistent", "true").ok());
-  EXPECT_TRUE(planned("bwd s64 h2 d128 bf16 causal", "is_persistent", "true").ok());
   EXPECT_TRUE(planned("bwd s64 h2 d128 bf16 causal document", "mirrors_tail", "true").ok());
 }
 

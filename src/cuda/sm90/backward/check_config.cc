@@ -44,9 +44,6 @@ KnobFault fault_between_fields(const BackwardConfig& c) {
     return fault("num_stages_bias", c.num_stages_bias,
                  "without a bias, and above 128 columns, 0 may be");
   }
-  if (c.is_persistent && !may_stay(c)) {
-    return {"is_persistent=true", "it wants no mask that reads data"};
-  }
   if (c.mirrors_tail && !may_mirror(c)) {
     return {"mirrors_tail=true", "it wants a mask"};
   }

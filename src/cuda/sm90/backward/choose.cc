@@ -94,11 +94,16 @@ void order_masked(BackwardConfig& config, const Problem& problem) {
   }
 }
 
-// Under a mask that reads data. Walks of documents are short, and end with no tail.
+// Under a mask that reads data. Walks of documents are short: their tail is no longer than what
+// mirroring it costs.
 void order_read(BackwardConfig& config, const Problem& problem) {
   const bool is_alone = !has_slopes(config) && !config.has_alibi && config.bias == Bias::none;
-  config.mirrors_tail =
-      is_alone && config.is_deterministic && is_medium(config) && !problem.has_document;
+  if (!is_alone || !config.is_deterministic || !is_medium(config)) return;
+  config.mirrors_tail = !problem.has_document;
+  if (problem.has_document) {
+    config.is_persistent = true;
+    set_rings(config, 3, 3, 2, 2);
+  }
 }
 
 // Which thread blocks take which key blocks, and when, as far as it is measured: a soft-cap without

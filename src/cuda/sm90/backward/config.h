@@ -21,8 +21,8 @@ struct BackwardConfig {
   // 2: the blocks of neighbouring 64 keys form a cluster and tell each other dS, so that each adds
   // half the columns of dQ for the keys of both. Where dQ has 256 columns.
   int cluster_size = 1;
-  // Not under a mask that reads data: as many thread blocks as multiprocessors load the next item's
-  // tiles while they finish one. They draw their items, but for those that rings give them.
+  // As many thread blocks as multiprocessors load the next item's tiles while they finish one. They
+  // draw their items, but for those that rings give them.
   bool is_persistent = false;
   // Under any mask: sections of heads are of one size, and in a fixed order the last one is
   // walked the other way round, so that its longest key blocks can begin first and the shortest
@@ -275,8 +275,6 @@ constexpr bool may_cluster(const BackwardConfig& c) {
 constexpr bool may_stage_bias(const BackwardConfig& c) {
   return c.bias != Bias::none && !is_wide(c);
 }
-// is_persistent, mirrors_tail.
-constexpr bool may_stay(const BackwardConfig& c) { return !c.has_mask_mod; }
 constexpr bool may_mirror(const BackwardConfig& c) { return is_masked(c); }
 
 constexpr bool is_valid(const BackwardConfig& c) {
@@ -284,7 +282,7 @@ constexpr bool is_valid(const BackwardConfig& c) {
   const bool has_shape = c.head_dim % 8 == 0 && c.head_dim_v % 8 == 0;
   const bool has_sums =
       c.num_sums == 1 || (c.is_deterministic && (c.num_sums == 2 || c.num_sums == 4));
-  const bool has_order = (!c.is_persistent || may_stay(c)) && (!c.mirrors_tail || may_mirror(c));
+  const bool has_order = !c.mirrors_tail || may_mirror(c);
   const bool has_spare = c.converts_early ? c.is_deterministic : c.num_spare == 0;
   return has_shape && has_sums && has_order && has_spare && (c.block_m == 64 || may_be_tall(c)) &&
          (c.cluster_size == 1 || may_cluster(c)) && (c.num_stages_bias == 0 || may_stage_bias(c)) &&
