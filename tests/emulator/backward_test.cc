@@ -94,6 +94,21 @@ TEST(EmulatedBackwardHidden, NanAndInfinity) {
       expect_right(text, seed, 16, plant, Lost::something);
 }
 
+// Nor does it leave a chunk, of those that are walked as sequences.
+TEST(EmulatedBackwardHidden, NanAndInfinityOfLaterChunks) {
+  for (const char* text : {"bwd b2 s300 hq2 hkv1 d128 bf16 causal chunk:128",
+                           "bwd b1 sq300 sk420 h1 d64 fp16 chunk:128 top-left"}) {
+    expect_right(text, 3, 16, [](check::Inputs& inputs) {
+      Args& args = inputs.args();
+      fill_row(args.q, 150, kNaN, 1);
+      fill_row(args.k, 205, 1, kNaN);
+      fill_row(args.v, 280, kNaN, -kInf);
+      fill_row(args.dout, 160, kInf, 1);
+      inputs.refresh_saved();
+    });
+  }
+}
+
 // A key that is -inf to every row has no gradient, and rows behind the end are no rows.
 TEST(EmulatedBackwardHidden, AKeyOfMinusInfinity) {
   expect_right(

@@ -138,6 +138,51 @@ TEST(CudaBackward, ABiasComesByTmaWhereEveryPairHasAnEntry) {
   EXPECT_EQ(stages("d256 bias:bhqk:bf16"), 0);
 }
 
+// The config, the thread blocks of each kernel and what key blocks are dealt out by.
+struct Layout {
+  BackwardConfig config;
+  std::vector<unsigned> grids;
+  std::vector<int> numbers;
+
+  explicit Layout(const std::string& text) {
+    testing::FakeDriver fake;
+    check::Inputs inputs(Problem::parse(text).value(), 1, check::Style::plain);
+    config = choose_backward_config(inputs.problem());
+    inputs.set_workspace(workspace_of(inputs.problem(), config, {}).end);
+    const auto steps = make_steps(inputs.problem(), config, {}, inputs.args(), 3).value();
+    for (const cuda::Step& step : steps) grids.push_back(step.grid.x);
+    BackwardParams params;
+    std::memcpy(&params, steps.front().params.data(), sizeof params);
+    numbers = {params.num_blocks_n,   params.num_items,    params.section_heads,
+               params.num_sections,   params.ring_blocks,  params.num_rings,
+               params.first_mirrored, params.walked_tiles, params.num_walked};
+  }
+};
+
+// Chunks of whole tiles and key blocks cost what as many sequences do.
+TEST(CudaBackward, WalksChunksAsSequences) {
+  for (const char* terms : {"d64 bf16", "d128 bf16 causal", "d128 fp16 softcap:9", "d256 bf16"}) {
+    const Layout chunks(std::string("bwd b2 s1024 hq2 hkv1 chunk:256 ") + terms);
+    const Layout sequences(std::string("bwd b8 s256 hq2 hkv1 ") + terms);
+    EXPECT_TRUE(chunks.config.has_chunks);
+    BackwardConfig config = sequences.config;
+    config.has_chunks = true;
+    EXPECT_EQ(chunks.config, config) << terms;
+    EXPECT_EQ(chunks.grids, sequences.grids) << terms;
+    EXPECT_EQ(chunks.numbers, sequences.numbers) << terms;
+  }
+  for (const char* text :
+       {"bwd s1024 d64 bf16 chunk:200", "bwd sq1024 sk512 d64 bf16 chunk:256 causal",
+        "bwd s1024 d64 bf16 chunk:1024", "bwd b2 s512 d64 bf16 chunk:256 ragged:800,900",
+        "bwd s512 d64 bf16 chunk:256 bias:qk", "bwd s512 d64 bf16 chunk:256 document",
+        "bwd s512 d64 bf16 chunk:256 score_mod:\"score * 2.0\"", "bwd s512 d64 bf16"}) {
+    EXPECT_FALSE(choose_backward_config(Problem::parse(text).value()).has_chunks) << text;
+  }
+  EXPECT_TRUE(
+      choose_backward_config(Problem::parse("bwd sq512 sk700 d64 bf16 chunk:256 top-left").value())
+          .has_chunks);
+}
+
 // Where it is measured, by the keys that a row sees. `spare`: -1 where convert comes behind.
 TEST(CudaBackward, ConvertsShortWalksEarly) {
   for (const auto& [text, spare] : {std::pair{"bwd s4096 d64 bf16", 0},

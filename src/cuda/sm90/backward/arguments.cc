@@ -35,8 +35,9 @@ int64_t total_tiles(const Problem& problem, const BackwardConfig& config) {
 }
 
 int64_t num_key_blocks(const Problem& problem, const BackwardConfig& config) {
-  return divide_up(problem.seqlen_k, cluster_keys(config)) * config.cluster_size * problem.batch *
-         problem.num_heads_kv;
+  const Problem walked = walked_problem(problem);
+  return divide_up(walked.seqlen_k, cluster_keys(config)) * config.cluster_size * walked.batch *
+         walked.num_heads_kv;
 }
 
 // q, k, v, dout, dk, dv.
@@ -150,8 +151,7 @@ int64_t looking_blocks(const BackwardConfig& config, int64_t key_blocks) {
   return config.converts_early && restores(config) ? std::min(key_blocks, kMostLooking) : 0;
 }
 
-void add_work(const Problem& problem, const BackwardConfig& config, int num_sms,
-              BackwardParams& params) {
+void add_lengths(const Problem& problem, const BackwardConfig& config, BackwardParams& params) {
   params.batch = static_cast<int>(problem.batch);
   params.num_heads = static_cast<int>(problem.num_heads_q);
   params.num_heads_kv = static_cast<int>(problem.num_heads_kv);
@@ -160,6 +160,16 @@ void add_work(const Problem& problem, const BackwardConfig& config, int num_sms,
   params.seqlen_k = static_cast<int>(problem.seqlen_k);
   params.num_tiles = static_cast<int>(num_tiles(problem, config));
   params.total_tiles = static_cast<int>(total_tiles(problem, config));
+  const Problem walked = walked_problem(problem);
+  params.num_walked = static_cast<int>(walked.batch);
+  params.walked_tiles = static_cast<int>(num_tiles(walked, config));
+  params.num_chunks = static_cast<int>(walked.batch / std::max<int64_t>(problem.batch, 1));
+  params.chunk_rows = bounded(problem.mask.chunk_size);
+}
+
+// `problem`: the walked one.
+void add_work(const Problem& problem, const BackwardConfig& config, int num_sms,
+              BackwardParams& params) {
   params.num_blocks_n = static_cast<int>(divide_up(problem.seqlen_k, cluster_keys(config)));
   const int heads = static_cast<int>(problem.batch * problem.num_heads_kv);
   params.num_items = params.num_blocks_n * heads;
@@ -231,8 +241,10 @@ Result<BackwardParams> make_params(const Problem& problem, const BackwardConfig&
   if (Status status = check_reach(problem, config, args); !status.ok()) return status;
   if (Status status = add_maps(problem, config, args, params); !status.ok()) return status;
   add_rows(problem, args, params);
-  add_mask(problem.mask, params);
-  add_work(problem, config, num_sms, params);
+  add_lengths(problem, config, params);
+  const Problem walked = walked_problem(problem);
+  add_mask(walked.mask, params);
+  add_work(walked, config, num_sms, params);
   add_scale(problem, config, params);
   add_logits(problem, args, params);
   const BackwardWorkspace workspace = workspace_of(problem, config, modification);
@@ -337,7 +349,7 @@ Result<std::vector<cuda::Step>> make_steps(const Problem& problem, const Backwar
   } else {
     backward.is_programmatic = true;
   }
-  const int64_t query_tiles = int64_t{params.batch} * params.num_heads * params.num_tiles;
+  const int64_t query_tiles = int64_t{params.num_walked} * params.num_heads * params.walked_tiles;
   cuda::Step convert = step_of(
       BackwardPass::convert, query_tiles + looking_blocks(config, num_key_blocks(problem, config)));
   convert.is_programmatic = true;

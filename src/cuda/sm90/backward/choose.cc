@@ -174,7 +174,38 @@ void stage_bias(BackwardConfig& config, const Axes& axes, int64_t seqlen_k) {
 
 }  // namespace
 
+bool has_whole_chunks(const Problem& problem) {
+  constexpr int64_t kTilesAndBlocks = 128;  // rows of a whole number of any of them
+  const int64_t size = problem.mask.chunk_size;
+  const bool is_alone = !problem.has_document && !problem.has_mask_tensor && !problem.has_bias &&
+                        !problem.has_alibi && problem.mask_mod.empty() && problem.score_mod.empty();
+  const bool has_one_length = problem.layout_q != Layout::ragged &&
+                              problem.layout_kv != Layout::ragged && !problem.has_seqused_q &&
+                              !problem.has_seqused_k;
+  // Chunks of queries begin where those of keys do.
+  const bool is_square =
+      problem.seqlen_q == problem.seqlen_k || problem.mask.alignment == Alignment::top_left;
+  return is_alone && has_one_length && is_square && size > 0 && size % kTilesAndBlocks == 0 &&
+         size < std::max(problem.seqlen_q, problem.seqlen_k);
+}
+
+Problem walked_problem(const Problem& problem) {
+  if (!has_whole_chunks(problem)) return problem;
+  Problem walked = problem;
+  const int64_t size = problem.mask.chunk_size;
+  walked.batch *= (std::max(problem.seqlen_q, problem.seqlen_k) + size - 1) / size;
+  walked.seqlen_q = std::min(problem.seqlen_q, size);
+  walked.seqlen_k = std::min(problem.seqlen_k, size);
+  walked.mask.chunk_size = 0;
+  return walked;
+}
+
 BackwardConfig choose_backward_config(const Problem& problem, bool may_stage_bias) {
+  if (has_whole_chunks(problem)) {
+    BackwardConfig config = choose_backward_config(walked_problem(problem), may_stage_bias);
+    config.has_chunks = true;
+    return config;
+  }
   BackwardConfig config;
   config.element = problem.dtype_q == DType::fp16 ? Element::fp16 : Element::bf16;
   config.head_dim = static_cast<int>(problem.head_dim);
@@ -217,6 +248,7 @@ std::string entry_name(const BackwardConfig& config) {
   if (config.mask == MaskForm::upper) name += "_causal";
   if (config.mask == MaskForm::interval) name += "_interval";
   if (config.has_lengths) name += "_lengths";
+  if (config.has_chunks) name += "_chunks";
   if (config.has_softcap) name += "_softcap";
   if (config.has_alibi) name += "_alibi";
   if (config.bias != Bias::none) name += "_bias";

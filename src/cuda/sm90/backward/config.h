@@ -35,6 +35,7 @@ struct BackwardConfig {
   MaskForm mask = MaskForm::full;
   bool is_deterministic = true;  // dQ is added up in one order, whatever runs when
   bool has_lengths = false;      // lengths differ by sequence: cu_seqlens, seqused
+  bool has_chunks = false;       // chunks of whole tiles and key blocks are walked as sequences
   bool packs_products = false;   // dS = P (dP - delta) in 16 bits instead of fp32
   bool has_softcap = false;      // what logits are made of besides scores
   bool has_alibi = false;
@@ -69,6 +70,7 @@ constexpr void fields(C& c, Visit visit) {
   visit("mask", c.mask);
   visit("is_deterministic", c.is_deterministic);
   visit("has_lengths", c.has_lengths);
+  visit("has_chunks", c.has_chunks);
   visit("packs_products", c.packs_products);
   visit("has_softcap", c.has_softcap);
   visit("has_alibi", c.has_alibi);

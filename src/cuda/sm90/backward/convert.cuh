@@ -23,7 +23,7 @@ SIRDAR_DEVICE void add(float (&values)[32], const float* unit) {
 }
 
 SIRDAR_DEVICE int num_query_tiles(const BackwardParams& params) {
-  return params.batch * params.num_heads * params.num_tiles;
+  return params.num_walked * params.num_heads * params.walked_tiles;
 }
 
 // The tile of a thread block: in their order in memory or, where they are taken early, about in
@@ -33,25 +33,26 @@ template <BackwardConfig config>
 SIRDAR_DEVICE QueryTile query_tile_of(const BackwardParams& params, int index) {
   QueryTile place;
   if constexpr (!config.converts_early || !is_masked(config)) {
-    const int batch_head = index / params.num_tiles;
-    place.tile = index - batch_head * params.num_tiles;
-    place.batch = batch_head / params.num_heads;
-    place.head = batch_head - place.batch * params.num_heads;
+    const int walked_head = index / params.walked_tiles, number = walked_head / params.num_heads;
+    place.walked = walked_of<config>(params, number);
+    place.head = walked_head - number * params.num_heads;
+    place.tile = index - walked_head * params.walked_tiles;
   } else {
-    const int head_tiles = params.group_size * params.num_tiles;
+    const int head_tiles = params.group_size * params.walked_tiles;
     const int tiles = params.section_heads * head_tiles;
     const int section = ptx::min_of(index / tiles, params.num_sections);
     const int first_head = section * params.section_heads;
     const int heads = section < params.num_sections
                           ? params.section_heads
-                          : params.batch * params.num_heads_kv - first_head;
+                          : params.num_walked * params.num_heads_kv - first_head;
     const int rest = index - section * tiles, row = rest / heads;
-    const int head = first_head + rest - row * heads, of_group = row / params.num_tiles;
-    place.batch = head / params.num_heads_kv;
-    place.head = (head - place.batch * params.num_heads_kv) * params.group_size + of_group;
-    place.tile = row - of_group * params.num_tiles;
+    const int head = first_head + rest - row * heads, of_group = row / params.walked_tiles;
+    const int number = head / params.num_heads_kv;
+    place.walked = walked_of<config>(params, number);
+    place.head = (head - number * params.num_heads_kv) * params.group_size + of_group;
+    place.tile = row - of_group * params.walked_tiles;
     if constexpr (config.mask == MaskForm::interval || config.has_mask_mod) {
-      place.tile = params.num_tiles - 1 - place.tile;
+      place.tile = params.walked_tiles - 1 - place.tile;
     }
   }
   return place;
@@ -77,9 +78,12 @@ SIRDAR_DEVICE uint32_t convert_tile(const BackwardParams& params, const QueryTil
                                     int thread, int lane) {
   constexpr int kUnits = tile_units(config), kChunks = columns(config.head_dim) / 64,
                 kSums = config.num_sums;
-  const int batch = place.batch, head = place.head, tile = place.tile;
-  const Sequence sequence = sequence_of<config>(params, batch);
-  const int stored = rows_there<config.has_lengths>(params.cu_seqlens_q, params.seqlen_q, batch);
+  const int batch = place.walked.batch, head = place.head, tile = place.tile;
+  const Sequence sequence = sequence_of<config>(params, place.walked);
+  int stored = sequence.q.length;
+  if constexpr (config.has_lengths) {
+    stored = rows_there<true>(params.cu_seqlens_q, params.seqlen_q, batch);
+  }
   if (tile * config.block_m >= stored) return 0;
   int adders[kSums];
   SIRDAR_UNROLL

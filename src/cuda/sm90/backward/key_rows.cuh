@@ -304,7 +304,8 @@ struct KeyRows : ScaleFactor<is_scaled(config)> {  // from P times 2^15 to what 
 
   // For convert(): keys whose gradients are not finite.
   SIRDAR_DEVICE void write_lost(const KeyBlock& block, int word, uint32_t keys) const {
-    const long long head = block.batch * params.num_heads_kv + block.head_kv;
+    const long long head =
+        number_of<config>(params, block.walked) * params.num_heads_kv + block.head_kv;
     const long long first = head * params.num_blocks_n * config.cluster_size;
     const int index = block.first_key / block_keys(config);
     if (lane == 0) params.lost[kLostWords * (first + index) + word] = keys;
@@ -355,6 +356,7 @@ struct KeyRows : ScaleFactor<is_scaled(config)> {  // from P times 2^15 to what 
     ptx::barrier_sync(gradient.barrier, 128);
     const int first_key = block.first_key + 64 * half;
     int batch = block.batch, first_row = first_key;
+    if constexpr (config.has_chunks) first_row += block.sequence.k.begin;
     if constexpr (config.has_lengths) {
       const int left =
           rows_there<true>(params.cu_seqlens_k, params.seqlen_k, block.batch) - first_key;

@@ -56,9 +56,12 @@ struct BackwardParams {
   int* turns;  // [num_heads][total_tiles][sum][part]: key blocks that have been added; null: any
   int* items_drawn;  // how many, where they are drawn
   int batch, num_heads, num_heads_kv, group_size;
-  int seqlen_q, seqlen_k;           // maxima where sequences have their own
-  int num_tiles, num_blocks_n;      // of queries, of keys of the longest sequence
-  int total_tiles, num_items;       // of queries of all sequences; of keys, and of all K/V heads
+  int seqlen_q, seqlen_k;       // maxima where sequences have their own
+  int num_tiles, num_blocks_n;  // of queries, of keys of the longest sequence
+  int total_tiles, num_items;   // of queries of all sequences; of keys, and of all K/V heads
+  // Sequences, or with has_chunks chunks of all of them, of which num_blocks_n is then; query tiles
+  // of one; chunks of a sequence, and the rows of one.
+  int num_walked, walked_tiles, num_chunks, chunk_rows;
   int section_heads, num_sections;  // K/V heads that are walked together, and how often
   int first_mirrored;               // section, with mirrors_tail
   // Fixed order without a mask: this many neighbouring key blocks of a head begin at query tiles

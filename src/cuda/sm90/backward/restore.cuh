@@ -13,8 +13,9 @@ namespace sirdar::sm90 {
 struct LostLine {
   enum Kind : int { kQuery, kKey, kValue };  // dQ, dK, dV
   Kind kind;
-  int batch, head;  // of queries; dK, dV: the first of the group
-  int index;        // row or key
+  Walked walked;
+  int head;   // of queries; dK, dV: the first of the group
+  int index;  // row or key
 
   SIRDAR_DEVICE bool is_of_query() const { return kind == kQuery; }
 };
@@ -102,7 +103,7 @@ struct LostShare {
 
 template <BackwardConfig config>
 SIRDAR_DEVICE int num_key_blocks(const BackwardParams& params) {
-  return params.batch * params.num_heads_kv * params.num_blocks_n * config.cluster_size;
+  return params.num_walked * params.num_heads_kv * params.num_blocks_n * config.cluster_size;
 }
 
 // A lane's word of a key block. The main kernel may have written it since this one began.
@@ -140,7 +141,7 @@ struct LostLines {
   SIRDAR_DEVICE bool next(LostLine& line) {
     if (rows != 0) {
       line.kind = LostLine::kQuery;
-      line.batch = share.tile.batch;
+      line.walked = share.tile.walked;
       line.head = share.tile.head;
       line.index = share.tile.tile * config.block_m + 16 * warp + lost_row(ptx::lowest_bit(rows));
       rows &= rows - 1;
@@ -167,8 +168,9 @@ struct LostLines {
     }
     const int head = block / of_head, first_key = (block - head * of_head) * block_keys(config);
     line.kind = LostLine::kKey;
-    line.batch = head / params.num_heads_kv;
-    line.head = (head - line.batch * params.num_heads_kv) * params.group_size;
+    const int number = head / params.num_heads_kv;
+    line.walked = walked_of<config>(params, number);
+    line.head = (head - number * params.num_heads_kv) * params.group_size;
     line.index = first_key + 16 * (word - 4) % block_keys(config) + lost_row(ptx::lowest_bit(keys));
     keys &= keys - 1;
     has_key = true;
@@ -196,15 +198,17 @@ SIRDAR_DEVICE_APART void restore(const BackwardParams& params, const Modificatio
   LostLine line;
   SIRDAR_NO_UNROLL
   while (lines.next(line)) {
-    const Sequence sequence = sequence_of<config>(params, line.batch);
+    const int batch = line.walked.batch;
+    const Sequence sequence = sequence_of<config>(params, line.walked);
     // Of what lies behind the end nobody wrote a word, or it is nobody's.
-    const int stored =
-        line.is_of_query()
-            ? rows_there<config.has_lengths>(params.cu_seqlens_q, params.seqlen_q, line.batch)
-            : rows_there<config.has_lengths>(params.cu_seqlens_k, params.seqlen_k, line.batch);
+    int stored = line.is_of_query() ? sequence.q.length : sequence.k.length;
+    if constexpr (config.has_lengths) {
+      stored = line.is_of_query() ? rows_there<true>(params.cu_seqlens_q, params.seqlen_q, batch)
+                                  : rows_there<true>(params.cu_seqlens_k, params.seqlen_k, batch);
+    }
     if (line.index >= stored) continue;
     LineRestorer<config, Modification>{
-        params, line, {params, modification, sequence, line.batch, line.head}, lane}
+        params, line, {params, modification, sequence, batch, line.head}, lane}
         .run();
   }
 }

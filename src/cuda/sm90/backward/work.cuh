@@ -34,6 +34,38 @@ SIRDAR_DEVICE Sequence sequence_of(const BackwardParams& params, int batch) {
   }
   return sequence;
 }
+// What key blocks and query tiles are counted in: a sequence or, with has_chunks, one of its
+// chunks.
+struct Walked {
+  int batch, chunk;
+};
+template <BackwardConfig config>
+SIRDAR_DEVICE Walked walked_of(const BackwardParams& params, int number) {
+  if constexpr (!config.has_chunks) return {number, 0};
+  const int batch = number / params.num_chunks;
+  return {batch, number - batch * params.num_chunks};
+}
+template <BackwardConfig config>
+SIRDAR_DEVICE int number_of(const BackwardParams& params, const Walked& walked) {
+  return config.has_chunks ? walked.batch * params.num_chunks + walked.chunk : walked.batch;
+}
+template <BackwardConfig config>
+SIRDAR_DEVICE Sequence sequence_of(const BackwardParams& params, const Walked& walked) {
+  Sequence sequence = sequence_of<config>(params, walked.batch);
+  if constexpr (config.has_chunks) {
+    const int begin = walked.chunk * params.chunk_rows;
+    const auto narrow = [&](Rows& rows) {
+      rows.begin = begin;
+      rows.length = ptx::max_of(ptx::min_of(params.chunk_rows, rows.length - begin), 0);
+    };
+    narrow(sequence.q);
+    narrow(sequence.k);
+    sequence.first_tile += begin / config.block_m;
+    sequence.num_tiles = (sequence.q.length + config.block_m - 1) / config.block_m;
+    sequence.num_blocks = (sequence.k.length + cluster_keys(config) - 1) / cluster_keys(config);
+  }
+  return sequence;
+}
 template <BackwardConfig config>
 SIRDAR_DEVICE BackwardBounds<config> bounds_of(const BackwardParams& params,
                                                const Sequence& sequence) {
@@ -49,7 +81,8 @@ SIRDAR_DEVICE bool is_far(float lse) {
 }
 
 struct QueryTile {
-  int batch, head, tile;
+  Walked walked;
+  int head, tile;
 };
 
 // The items of a thread block, or of a cluster.
@@ -72,6 +105,7 @@ SIRDAR_DEVICE int rank_of() {
 // see some of them, beginning at `start` and going round.
 struct KeyBlock {
   Sequence sequence;
+  Walked walked;
   int index, first_key, batch, head_kv;  // index: of the cluster
   int begin, end, start;
   int first_of_ring;  // key block
@@ -115,8 +149,10 @@ SIRDAR_DEVICE void place_of(const BackwardParams& params, int item, KeyBlock& bl
     }
   }
   block.first_key = block.index * cluster_keys(config) + rank_of<config>() * block_keys(config);
-  block.batch = head / params.num_heads_kv;
-  block.head_kv = head - block.batch * params.num_heads_kv;
+  const int number = head / params.num_heads_kv;
+  block.walked = walked_of<config>(params, number);
+  block.batch = block.walked.batch;
+  block.head_kv = head - number * params.num_heads_kv;
 }
 
 // Key blocks of its ring: the last one may have fewer.
@@ -158,7 +194,7 @@ SIRDAR_DEVICE void find_tiles(const BackwardParams& params, KeyBlock& block) {
   block.begin = bounds.row_begin(first_key) / config.block_m;
   block.end = (ptx::max_of(bounds.row_end(end_key - 1), 0) + config.block_m - 1) / config.block_m;
   block.end = ptx::max_of(ptx::min_of(block.end, sequence.num_tiles), block.begin);
-  if constexpr (config.has_lengths || has_rings(config)) {
+  if constexpr (config.has_lengths || config.has_chunks || has_rings(config)) {
     if (block.index >= sequence.num_blocks) block.end = block.begin;
   }
 }
@@ -167,7 +203,7 @@ template <BackwardConfig config>
 SIRDAR_DEVICE KeyBlock block_of(const BackwardParams& params, int item) {
   KeyBlock block;
   place_of<config>(params, item, block);
-  block.sequence = sequence_of<config>(params, block.batch);
+  block.sequence = sequence_of<config>(params, block.walked);
   const Sequence& sequence = block.sequence;
   if constexpr (config.has_mask_mod) {
     find_walked(params, block);
@@ -187,6 +223,7 @@ SIRDAR_DEVICE KeyBlock block_of(const BackwardParams& params, int item) {
 // Whether the sequence is so long that there are rows to be written, used or not.
 template <BackwardConfig config>
 SIRDAR_DEVICE bool has_keys(const BackwardParams& params, const KeyBlock& block) {
+  if constexpr (config.has_chunks) return block.index < block.sequence.num_blocks;
   if constexpr (!config.has_lengths) {
     return !has_rings(config) || block.index < params.num_blocks_n;
   }
