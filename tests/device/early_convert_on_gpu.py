@@ -36,14 +36,18 @@ class Backward:
         self.out, self.lse = sirdar.attention(self.q, self.k, self.v, causal=causal, return_lse=True)
         self.grads = [torch.empty_like(self.q) for _ in range(3)]
         # Where the library would not begin early, too; under a mask convert has multiprocessors of its own.
-        self.knobs = {"converts_early": True, "num_spare": 5 if causal else 0}
+        knobs = {"converts_early": True, "num_spare": 5 if causal else 0}
+        words = f"bwd b{TOKENS // seqlen} s{seqlen} h{COLUMNS // dim} d{dim} bf16{' causal' if causal else ''}"
+        # Held, for a plan's kernels must be there as long as a graph has them.
+        self.plan = sirdar.plan(words, device="cuda", knobs=knobs).prepare()
+        assert "converts_early=true" in self.plan.explain()
 
     def run(self):
         for grad in self.grads:
             grad.fill_(math.nan)
-        sirdar.backward(
-            self.dout, self.q, self.k, self.v, self.out, self.lse, causal=self.causal,
-            dq=self.grads[0], dk=self.grads[1], dv=self.grads[2], knobs=self.knobs,
+        self.plan.run(
+            dout=self.dout, q=self.q, k=self.k, v=self.v, out=self.out, lse=self.lse,
+            dq=self.grads[0], dk=self.grads[1], dv=self.grads[2],
         )  # fmt: skip
 
     def right(self, batch):
