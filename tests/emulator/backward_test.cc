@@ -326,29 +326,6 @@ TEST(EmulatedBackwardCases, KeyTilesOfTheLowestFiniteNumber) {
   });
 }
 
-// Ids that come back, of one token, of queries or keys alone, and that end within tiles.
-TEST(EmulatedBackwardCases, DocumentsOfAnyIds) {
-  const auto id_of = [](int64_t i) {
-    return i < 90 ? 5 : i == 90 ? 1000 : i < 160 ? i % 3 - 1 : i < 200 ? 5 : i < 330 ? -7 : i / 40;
-  };
-  const auto edit = [&](check::Inputs& inputs) {
-    for (const TensorView& view : {inputs.args().document_q, inputs.args().document_k}) {
-      for_each_element(view, [&](int64_t offset, int64_t index) {
-        store_element(view, offset, static_cast<double>(id_of(index % view.shape[1])));
-      });
-    }
-    const TensorView& ids = inputs.args().document_k;
-    store_element(ids, 20 * ids.stride[1], 77);  // seen by nobody
-    fill_row(inputs.args().k, 20, kNaN, kInf);
-    inputs.refresh_saved();
-  };
-  for (const char* text : {"bwd b1 sq390 sk450 hq2 hkv1 d128 bf16 document causal",
-                           "bwd b1 sq300 sk260 h2 d128 bf16 document"}) {
-    for (uint64_t seed = 3; seed < (runs_everything() ? 6 : 4); ++seed)
-      expect_right(text, seed, seed % 2 == 0 ? 16 : 2, edit);
-  }
-}
-
 // Sequences without queries or keys at both ends.
 TEST(EmulatedBackwardCases, LengthsOfZeroAtTheEnds) {
   expect_right("bwd b4 sq60 sk70 ragged:100,200 hq4 hkv1 d256 bf16", 3, 16,

@@ -20,7 +20,8 @@ emulator::Overlapping overlapping(const ListedKernels& kernels, const cuda::Step
                                   uint64_t seed);
 
 // What is wrong, or "". The blocks of the main kernel wait for each other: all run at one time.
-// Where convert begins early it overlaps. `behind_convert` is called once it has run.
+// Where convert begins early it overlaps, and kernels of masks do. `behind_convert` is called once
+// it has run.
 std::string launch_all(const ListedKernels& kernels, const std::vector<cuda::Step>& steps,
                        uint64_t seed, const std::function<void()>& behind_convert = {});
 
