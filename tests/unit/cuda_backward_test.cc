@@ -209,7 +209,10 @@ TEST(CudaBackward, ConvertsShortWalksEarly) {
                                     {"bwd s4096 d128 fp16", -1},
                                     {"bwd s2048 d128 fp16 causal", 0},
                                     {"bwd s2048 d64 fp16 causal", -1},
-                                    {"bwd s2048 d128 bf16 bias:bhqk:bf16", -1}}) {
+                                    {"bwd s2048 d128 bf16 bias:bhqk:bf16", -1},
+                                    {"bwd s8192 d128 bf16 causal document", 6},
+                                    {"bwd s8192 d64 bf16 document", -1},
+                                    {"bwd s8192 d128 bf16 mask:qk", -1}}) {
     const BackwardConfig config = choose_backward_config(Problem::parse(text).value());
     EXPECT_EQ(config.converts_early, spare >= 0) << text;
     EXPECT_EQ(config.num_spare, std::max(spare, 0)) << text;

@@ -98,16 +98,18 @@ void order_masked(BackwardConfig& config, const Problem& problem) {
 // mirroring it costs.
 void order_read(BackwardConfig& config, const Problem& problem) {
   const bool is_alone = !has_slopes(config) && !config.has_alibi && config.bias == Bias::none;
-  if (!is_alone || !config.is_deterministic || !is_medium(config)) return;
-  config.mirrors_tail = !problem.has_document;
-  if (problem.has_document) {
-    config.is_persistent = true;
+  if (!is_alone || !config.is_deterministic || is_wide(config)) return;
+  config.mirrors_tail = is_medium(config) && !problem.has_document;
+  config.is_persistent = problem.has_document;
+  if (is_medium(config) && problem.has_document) {
     set_rings(config, 3, 3, 2, 2);
+    config.converts_early = true;
+    config.num_spare = 6;
   }
 }
 
 // Which thread blocks take which key blocks, and when, as far as it is measured: a soft-cap without
-// a mask, ALiBi and masks that read data with 65 to 128 columns.
+// a mask, ALiBi and masks that read data with 65 to 128 columns, and documents up to 64.
 void order_work(BackwardConfig& config, const Problem& problem) {
   if (config.element != Element::bf16 || config.has_lengths) return;
   BackwardConfig other = config;
