@@ -13,6 +13,7 @@ sirdar.compat.install()
 import torch  # noqa: E402
 from checks import check, check_of_gpu, draw, exact, main, ours, within  # noqa: E402
 from flash_attn import flash_attn_func, flash_attn_varlen_qkvpacked_func, flash_attn_with_kvcache  # noqa: E402
+from flash_attn import flash_attn_interface  # noqa: E402
 from flash_attn.bert_padding import pad_input, unpad_input  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
@@ -190,6 +191,47 @@ def operators(device):
         {"causal": True},
     )
     return "opcheck passes"
+
+
+@check
+def flash_attn_operators(device):
+    """FlashAttention's own operators by name, dense and end to end, and as they stand in a compiled graph."""
+    q, k, v = (draw(device, 2, 4, 200, 64) for _ in range(3))
+    wanted = exact(q, k, v, is_causal=True)
+    rows = [x.detach().transpose(1, 2).contiguous() for x in (q, k, v)]
+    operators, masks = torch.ops.flash_attn, (0.0, 64**-0.5, True, -1, -1, 0.0, None)
+    out, lse, *_ = operators._flash_attn_forward(*rows, *masks, False)
+    dout = out.double().cos().to(out.dtype)
+    grads = [torch.empty_like(x) for x in rows]
+    backward = (dout, *rows, out, lse, *grads, *masks, True)
+    operators._flash_attn_backward(*backward)
+    said = within([x.transpose(1, 2) for x in (out, *grads)], wanted)
+    starts = torch.tensor([0, 200, 400], dtype=torch.int32, device=device)
+    flat, spans = [x.flatten(0, 1) for x in rows], (starts, starts, 200, 200)
+    ragged, ragged_lse, *_ = operators._flash_attn_varlen_forward(*flat, *spans, *masks)
+    ragged_grads = [torch.empty_like(x) for x in flat]
+    operators._flash_attn_varlen_backward(
+        dout.flatten(0, 1), *flat, ragged, ragged_lse, *ragged_grads, *spans, *masks, True
+    )
+    pairs = zip((ragged, *ragged_grads), (out, *grads))
+    within(*zip(*((one, other.flatten(0, 1)) for one, other in pairs)))
+    later = torch.ops.flash_attn_3._flash_attn_forward(
+        *(x.transpose(1, 2) for x in (q, k, v)), causal=True
+    )[0]
+    made = torch.autograd.grad(later, (q, k, v), later.detach().double().cos().to(later.dtype))
+    within([later.transpose(1, 2), *made], wanted)
+
+    def compiled(*rows):
+        return flash_attn_interface._wrapped_flash_attn_forward(*rows, *masks, False)[0]
+
+    assert torch.equal(torch.compile(compiled, fullgraph=True)(*rows), out)
+    for operator, given in (
+        (operators._flash_attn_forward, (*rows, *masks, False)),
+        (operators._flash_attn_backward, backward),
+        (operators._flash_attn_varlen_forward, (*flat, *spans, *masks)),
+    ):
+        torch.library.opcheck(operator.default, given)
+    return said
 
 
 @check

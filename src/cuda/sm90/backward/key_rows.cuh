@@ -191,6 +191,9 @@ struct KeyRows : ScaleFactor<is_scaled(config)> {  // from P times 2^15 to what 
     ptx::mbarrier_wait(s.bias_full(bias_ring.stage, half), bias_ring.parity);
   }
   SIRDAR_DEVICE void give_back_bias() {
+    // TMA writes there next, which an arrival alone does not keep behind loads that are on their
+    // way.
+    ptx::fence_proxy_async_shared();
     arrive_each(s.bias_empty(bias_ring.stage, half));
     bias_ring.advance();
   }

@@ -62,12 +62,13 @@ void stage_bias(ForwardConfig& config, const Problem& problem) {
 void shape_wide(ForwardConfig& config) {
   config.num_q_buffers = 1;
   if (config.head_dim_v <= 128 && config.head_dim <= 192) {
-    config.block_n = 128;
-    config.num_stages_k = config.num_stages_v = 2;
+    // 128 keys of a bias that consumers read do not fit the registers.
+    config.block_n = config.bias == Bias::none ? 128 : 64;
+    config.num_stages_k = config.num_stages_v = config.bias == Bias::none ? 2 : 3;
     config.trim = config.mask == MaskForm::upper ? 1 : 0;
     return;
   }
-  config.block_n = 64;
+  config.block_n = config.bias != Bias::fp32 ? 64 : config.has_mask_mod ? 32 : 48;
   config.num_stages_k = 3;
   config.num_stages_v = 2;
   // Half blocks of 64 keys make ptxas serialise the products.
@@ -224,6 +225,8 @@ int spill_bytes_known(const ForwardConfig& config) {
   if (config.has_score_mod || config.has_mask_mod) return 512;
   if (is_split(config) && hands_rows_over(config)) return 64;
   if (config.num_consumers >= 3) return is_split(config) ? 256 : 128;
+  // The producer's, a few of them a key block.
+  if (hands_rows_over(config) && (config.has_lengths || config.bias != Bias::none)) return 16;
   return 0;
 }
 

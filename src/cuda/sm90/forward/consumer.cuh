@@ -312,7 +312,10 @@ struct Consumer {
     if constexpr (kStagesBias) {
       ptx::mbarrier_wait(s.bias_full(warpgroup, bias_ring.stage), bias_ring.parity);
       terms.staged_bias.load(s.bias(warpgroup, bias_ring.stage), warp, lane);
-      ptx::mbarrier_arrive(s.bias_empty(warpgroup, bias_ring.stage));  // every lane has read it
+      // TMA writes there next, which an arrival alone does not keep behind loads that are on their
+      // way; every lane has read it.
+      ptx::fence_proxy_async_shared();
+      ptx::mbarrier_arrive(s.bias_empty(warpgroup, bias_ring.stage));
       bias_ring.advance();
     }
   }
