@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -106,6 +107,13 @@ std::string lost_gradients(const sm90::BackwardWorkspace& layout, const void* wo
   return "";
 }
 
+int64_t num_far_rows(const sm90::BackwardWorkspace& layout, const void* workspace) {
+  int64_t count = 0;
+  for (const uint32_t word : part_of<uint32_t>(workspace, layout.far_rows, layout.end))
+    count += word == kUnwritten ? 0 : std::popcount(word);
+  return count;
+}
+
 BackwardResult run_backward(const std::string& text, uint64_t seed, int num_sms, const Edit& edit) {
   const ListedKernels kernels = listed_kernels(text, "cuda.sm90.backward").value();
   const auto config = kernels.config.as<sm90::BackwardConfig>();
@@ -126,7 +134,10 @@ BackwardResult run_backward(const std::string& text, uint64_t seed, int num_sms,
   EXPECT_TRUE(steps.ok()) << steps.status().message();
   if (!steps.ok()) return {};
   BackwardResult result;
-  const auto look = [&] { result.lost = lost_gradients(layout, inputs.args().workspace); };
+  const auto look = [&] {
+    result.lost = lost_gradients(layout, inputs.args().workspace);
+    if (has_levels(config)) result.far_rows = num_far_rows(layout, inputs.args().workspace);
+  };
   EXPECT_EQ(launch_all(kernels, steps.value(), seed, look), "");
   EXPECT_EQ(inputs.damage(), "");
   result.verdict = check::judge(oracle);

@@ -29,12 +29,16 @@ std::string launch_all(const ListedKernels& kernels, const std::vector<cuda::Ste
 // workspace that was filled with numbers before the launches and that convert was the last to use.
 std::string lost_gradients(const sm90::BackwardWorkspace& layout, const void* workspace);
 
+// Rows far from 0 whose pairs are added one by one.
+int64_t num_far_rows(const sm90::BackwardWorkspace& layout, const void* workspace);
+
 // Changes inputs before they are taken for what they are.
 using Edit = std::function<void(check::Inputs&)>;
 
 struct BackwardResult {
   check::Verdict verdict;
-  std::string lost;  // as lost_gradients() says
+  std::string lost;      // as lost_gradients() says
+  int64_t far_rows = 0;  // whose pairs are added one by one
 };
 
 // Of a run on `num_sms` multiprocessors, of which each takes several items where it is small.

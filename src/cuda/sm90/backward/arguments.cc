@@ -258,7 +258,10 @@ Result<BackwardParams> make_params(const Problem& problem, const BackwardConfig&
   if (draws_items(config)) {
     params.items_drawn = reinterpret_cast<int*>(bytes + workspace.items_drawn);
   }
-  if (has_levels(config)) params.levels = reinterpret_cast<RowLevel*>(bytes + workspace.levels);
+  if (has_levels(config)) {
+    params.levels = reinterpret_cast<RowLevel*>(bytes + workspace.levels);
+    params.far_rows = reinterpret_cast<unsigned*>(bytes + workspace.far_rows);
+  }
   if (is_scaled(config)) params.peaks = reinterpret_cast<int*>(bytes + workspace.peaks);
   return params;
 }
@@ -284,7 +287,9 @@ BackwardWorkspace workspace_of(const Problem& problem, const BackwardConfig& con
   const size_t pairs = is_scaled(config) ? rows / kPrepareTokens : 0;
   workspace.items_drawn = workspace.peaks + aligned(pairs * 2 * sizeof(int));
   workspace.levels = workspace.items_drawn + aligned(draws_items(config) ? sizeof(int) : 0);
-  workspace.end = workspace.levels + (has_levels(config) ? aligned(rows * sizeof(RowLevel)) : 0);
+  const size_t leveled = has_levels(config) ? rows : 0;
+  workspace.far_rows = workspace.levels + aligned(leveled * sizeof(RowLevel));
+  workspace.end = workspace.far_rows + aligned(leveled / kFarRows * sizeof(unsigned));
   if (!rows::companions_of(problem).empty()) {  // they come last, and take it all
     workspace.end = std::max(workspace.end, rows::backward_workspace_bytes(problem));
   }

@@ -14,7 +14,8 @@ namespace sirdar::sm90 {
 
 // What lies where in the workspace, in bytes.
 struct BackwardWorkspace {
-  size_t start_lse, start_delta, dq_sum, turns, walk, lost, peaks, items_drawn, levels, end;
+  size_t start_lse, start_delta, dq_sum, turns, walk, lost, peaks, items_drawn, levels, far_rows,
+      end;
 };
 BackwardWorkspace workspace_of(const Problem& problem, const BackwardConfig& config,
                                const expression::DeviceModification& modification);

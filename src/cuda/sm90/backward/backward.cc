@@ -165,7 +165,7 @@ KernelSource source_of(const Problem& problem, const BackwardConfig& config, Bac
       source = companion_of(source, "ConvertConfig", "convert");
       source.threads = kConvertThreads;
       source.min_blocks = convert_blocks(config);
-      source.spill_bytes_known = restores(config) ? 64 : 0;  // by what is made again
+      source.spill_bytes_known = !restores(config) ? 0 : has_levels(config) ? 192 : 64;
       source.shared_bytes = shared_bytes(ConvertConfig{config});
       if (restores(config)) add_modification(modification, source);
       break;

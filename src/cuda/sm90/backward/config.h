@@ -124,6 +124,7 @@ constexpr bool restores(const BackwardConfig& c) {
   return hides || has_levels(c) || is_scaled(c);
 }
 inline constexpr int kLostWords = 8;  // of a key block
+inline constexpr int kFarRows = 32;   // of a word that says which are far from 0
 
 inline constexpr int kBackwardThreads = 512;    // loads and stores, dQ, two of dK and dV
 inline constexpr int kUnitBytes = 64 * 64 * 4;  // dQ travels in units of 64 rows and columns

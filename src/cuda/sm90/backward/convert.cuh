@@ -2,6 +2,7 @@
 // rows.
 #pragma once
 
+#include "cuda/sm90/backward/far_rows.cuh"
 #include "cuda/sm90/backward/restore.cuh"
 #include "cuda/sm90/backward/walk.cuh"
 #include "cuda/sm90/fragment.cuh"
@@ -166,7 +167,13 @@ SIRDAR_DEVICE void convert(const BackwardParams& params, const Modification& mod
     share.tile = query_tile_of<kBackward>(params, index);
     share.rows = convert_tile<kBackward>(params, share.tile, thread, lane);
   }
-  if constexpr (restores(kBackward)) {
+  if constexpr (has_levels(kBackward)) {
+    const uint32_t far = index < tiles ? find_far<kBackward>(params, share.tile, thread / 32) : 0;
+    share.rows |= far;
+    if (has_lost<kBackward>(params, share, lane) || has_far<kBackward>(params, share, lane)) {
+      remake<kBackward>(params, modification, share, far, thread / 32, lane);
+    }
+  } else if constexpr (restores(kBackward)) {
     if (!has_lost<kBackward>(params, share, lane)) return;
     restore<kBackward>(params, modification, share, thread / 32, lane);
   }

@@ -14,8 +14,12 @@ struct ExactPair {
   float weight, product;  // P, and dS times the slopes of the logit
 };
 
+// Who makes a pair: each lane its own; the same, with more of the rows asked for at one time, which
+// takes registers; or all lanes the same one.
+enum class PairsBy { lane, lane_ahead, warp };
+
 // Pairs of a query head and its K/V head.
-template <BackwardConfig config, class Modification>
+template <BackwardConfig config, class Modification, PairsBy by = PairsBy::lane>
 struct ExactPairs {
   const BackwardParams& params;
   const Modification& modification;
@@ -34,13 +38,34 @@ struct ExactPairs {
     return static_cast<const uint16_t*>(view.data) + offset(view, is_query, row);
   }
 
+  SIRDAR_DEVICE static FloatPair two_of(const uint16_t* elements) {
+    return unpack<config.element>(ptx::load_constant(reinterpret_cast<const uint32_t*>(elements)));
+  }
   template <int kColumns>
   SIRDAR_DEVICE static float dot(const uint16_t* a, const uint16_t* b) {
     float sum = 0;
+    if constexpr (by == PairsBy::warp) {
+      SIRDAR_UNROLL
+      for (int c = 2 * (ptx::thread_idx_x() % 32); c < kColumns; c += 64) {
+        const FloatPair x = two_of(a + c), y = two_of(b + c);
+        sum = ptx::fma_of(x.low, y.low, sum);
+        sum = ptx::fma_of(x.high, y.high, sum);
+      }
+      SIRDAR_UNROLL
+      for (int mask = 1; mask < 32; mask *= 2) sum += ptx::shfl_xor(sum, mask);
+      return sum;
+    }
+    constexpr int kAhead = by == PairsBy::lane_ahead && kColumns % 32 == 0 ? 4 : 1;
     SIRDAR_NO_UNROLL
-    for (int c = 0; c < kColumns; c += 8) {
-      sum += dot_of_eight<config.element>(ptx::load_constant_int4(a + c),
-                                          ptx::load_constant_int4(b + c));
+    for (int first = 0; first < kColumns; first += 8 * kAhead) {
+      ptx::Int4 x[kAhead], y[kAhead];
+      SIRDAR_UNROLL
+      for (int i = 0; i < kAhead; ++i) {
+        x[i] = ptx::load_constant_int4(a + first + 8 * i);
+        y[i] = ptx::load_constant_int4(b + first + 8 * i);
+      }
+      SIRDAR_UNROLL
+      for (int i = 0; i < kAhead; ++i) sum += dot_of_eight<config.element>(x[i], y[i]);
     }
     return sum;
   }

@@ -12,5 +12,6 @@ SIRDAR_DEVICE uint32_t find_lost(const float (&sums)[kCount]) {
 }
 // Bits 4 r + 2 and 4 r + 3: the same of the warp's rows 64 further.
 SIRDAR_DEVICE int lost_row(int bit) { return bit / 4 + 8 * (bit % 2) + 64 * (bit % 4 / 2); }
+SIRDAR_DEVICE int lost_bit(int row) { return row % 8 * 4 + row / 8; }  // of the first sixteen
 
 }  // namespace sirdar::sm90

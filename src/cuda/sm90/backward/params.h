@@ -86,6 +86,9 @@ struct BackwardParams {
   // blocks of 64 keys first by dV, then by dK.
   unsigned* lost;
   int* peaks;  // fp16: [num_heads][total_tiles][block_m / 32][2], of dO and delta (peaks.cuh)
+  // With has_levels: [num_heads][total_tiles][block_m / 32], rows whose lse is far from 0 and that
+  // give something.
+  unsigned* far_rows;
 };
 
 }  // namespace sirdar::sm90

@@ -96,12 +96,13 @@ struct Prepare {
       }
       const long long index = tile_index(params, sequence, head, 0) * kBackward.block_m + row;
       const bool is_empty = lse == kMinusInfinity;  // no key is seen, or there is no such row
-      float start = is_empty ? params.hidden : -lse * params.inverse_scale;
+      const bool weighs = !is_empty && !is_far<kBackward>(lse);
+      float start = weighs ? -lse * params.inverse_scale : params.hidden;
       // Exponents begin with it, and weights are kept times a power of two.
       if constexpr (is_scaled(kBackward) && has_slopes(kBackward)) start += kWeightExponent;
       if constexpr (has_levels(kBackward)) {
-        if (is_far<kBackward>(lse)) start = language::kNaN;
         far[pass] = ptx::ballot_sync(is_far<kBackward>(lse));
+        if (thread % 32 == 0) params.far_rows[index / kFarRows] = 0;
       }
       params.start_lse[index] = start;
       params.start_delta[index] = is_empty ? 0.0f : -delta;
@@ -116,13 +117,12 @@ struct Prepare {
   template <class Modification>
   SIRDAR_DEVICE void write_all_levels(const Modification& modification, int in_batch,
                                       const uint32_t (&far)[kPasses]) const {
-    static_assert(kPrepareTokens == 32);
+    static_assert(kPrepareTokens == kFarRows);
     SIRDAR_NO_UNROLL
     for (int pass = 0; pass < kPasses; ++pass) {
       if (far[pass] == 0) continue;
       const int head = first_head + (thread + pass * kPrepareThreads) / kPrepareTokens;
-      const ExactPairs<kBackward, Modification> pairs{params, modification, sequence, in_batch,
-                                                      head};
+      const FarPairs<kBackward, Modification> pairs{params, modification, sequence, in_batch, head};
       write_levels(pairs, first_row, far[pass], thread % 32);
     }
   }

@@ -58,9 +58,7 @@ struct LineRestorer {
         const int n = ptx::lowest_bit(left);
         const float factor = ptx::float_of(ptx::shfl(ptx::bits_of(own), n));
         if (!has_columns) continue;
-        const uint16_t* const from = pairs.at(view, !is_query, first + n) + column;
-        const FloatPair two =
-            unpack<config.element>(ptx::load_constant(reinterpret_cast<const uint32_t*>(from)));
+        const FloatPair two = pairs.two_of(pairs.at(view, !is_query, first + n) + column);
         sum.first = ptx::fma_of(factor, two.low, sum.first);
         sum.second = ptx::fma_of(factor, two.high, sum.second);
       }
@@ -106,12 +104,17 @@ SIRDAR_DEVICE int num_key_blocks(const BackwardParams& params) {
   return params.num_walked * params.num_heads_kv * params.num_blocks_n * config.cluster_size;
 }
 
-// A lane's word of a key block. The main kernel may have written it since this one began.
+// What kernels ahead may have written since this one began.
+template <BackwardConfig config>
+SIRDAR_DEVICE uint32_t load_late(const unsigned* word) {
+  return config.converts_early ? ptx::load_once(word) : ptx::load_constant(word);
+}
+
+// A lane's word of a key block.
 template <BackwardConfig config>
 SIRDAR_DEVICE uint32_t lost_word(const BackwardParams& params, int block, int lane) {
-  const unsigned* const word =
-      params.lost + kLostWords * static_cast<long long>(block) + lane % kLostWords;
-  return config.converts_early ? ptx::load_once(word) : ptx::load_constant(word);
+  return load_late<config>(params.lost + kLostWords * static_cast<long long>(block) +
+                           lane % kLostWords);
 }
 
 // The lines that a warp makes again, one after the other: of the query tile that its block
