@@ -108,12 +108,21 @@ void order_read(BackwardConfig& config, const Problem& problem) {
   }
 }
 
+// fp16, with 65 to 128 columns.
+void order_half(BackwardConfig& config, const Problem& problem) {
+  if (!config.is_deterministic || !is_medium(config) || is_modified(config)) return;
+  if (config.mask == MaskForm::full) order_rings(config, problem.seqlen_k);
+  if (config.mask == MaskForm::upper) config.is_persistent = config.mirrors_tail = true;
+}
+
 // Which thread blocks take which key blocks, and when, as far as it is measured: a soft-cap without
 // a mask, ALiBi and masks that read data with 65 to 128 columns, and documents up to 64.
 void order_work(BackwardConfig& config, const Problem& problem) {
-  if (config.element != Element::bf16 || config.has_lengths) return;
+  if (config.has_lengths) return;
   BackwardConfig other = config;
-  if (config.has_mask_mod) {
+  if (config.element != Element::bf16) {
+    order_half(other, problem);
+  } else if (config.has_mask_mod) {
     order_read(other, problem);
   } else if (config.has_score_mod || config.bias != Bias::none ||
              (is_modified(config) && !is_medium(config))) {
