@@ -121,6 +121,28 @@ def the_same_bits_backward():
 
 
 @check
+def biases_by_tma():
+    """Enough blocks that a stage is written again as soon as it is given back."""
+    said = []
+    for dim in (64, 128):
+        for dtype in (torch.bfloat16, torch.float32):
+            q, k, v, dout = (draw(2, 1024, 16, dim) for _ in range(4))
+            bias = draw(2, 16, 1024, 1024, dtype=dtype)
+            out, lse = sirdar.attention(q, k, v, bias=bias, return_lse=True)
+            for b, h in ((0, 0), (1, 15)):
+                leaves = [x[b, :, h].double().requires_grad_() for x in (q, k, v)]
+                scores = leaves[0] @ leaves[1].T / math.sqrt(dim) + bias[b, h].double()
+                wanted = torch.softmax(scores, -1) @ leaves[2]
+                said.append(within(out[b, :, h], wanted.detach()))
+                wanted.backward(dout[b, :, h].double())
+                found = sirdar.backward(dout, q, k, v, out, lse, bias=bias)[:3]
+                said.extend(within(x[b, :, h], leaf.grad) for x, leaf in zip(found, leaves))
+            repeats(lambda: [sirdar.attention(q, k, v, bias=bias)])
+            repeats(lambda: sirdar.backward(dout, q, k, v, out, lse, bias=bias)[:3])
+    return max(said, key=float)
+
+
+@check
 def odd_addresses_and_strides():
     wide = draw(2, 300, 4, 65)
     q, k, v = (wide[..., 1:], wide[..., :64], draw(2, 300, 4, 64))
