@@ -11,7 +11,8 @@ std::string emit(const KernelSource& source) {
   if (!source.definitions.empty()) text += "\n" + source.definitions + "\n\n";
   const bool has_counters = source.num_workspaces > 0;
   if (has_counters)
-    text += fmt::format("__device__ Counters sirdar_counters[{}];\n", source.num_workspaces);
+    text += fmt::format("__device__ Counters sirdar_counters[{}];\n",
+                        source.num_workspaces * source.counters_per_workspace);
   text += fmt::format(
       "constexpr {0} config = {1};\n"
       "static_assert(shared_bytes(config) == {2});\n"

@@ -19,9 +19,10 @@ struct KernelSource {
   int min_blocks = 1;       // of one multiprocessor, for the compiler's register budget
   // Dynamic shared memory of one block. The source asserts that shared_bytes(config) says the same.
   int shared_bytes = 0;
-  // So many workspaces have counters, sirdar_counters[n], in device memory that belongs to the
-  // kernel's code: two ints that are zeros when it is loaded and after each launch.
+  // So many workspaces have counters, so many each, in device memory that belongs to the kernel's
+  // code, sirdar_counters[]: 32 bytes that are zeros when it is loaded and after each launch.
   int num_workspaces = 0;
+  int counters_per_workspace = 1;
   // Of a thread's registers the assembler may store so many bytes in memory: kernels of this kind
   // are measured with that. Not part of the text.
   int spill_bytes_known = 0;

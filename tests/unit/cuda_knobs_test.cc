@@ -103,6 +103,7 @@ TEST(CudaForwardKnobs, TheWordsAreTheRule) {
       config.trim = draw({0, 0, 1});
       config.cluster_size = draw({1, 1, 2});
       config.num_splits = draw({1, 1, 3});
+      config.shares_last_round = draw({0, 0, 1}) != 0;
       config.takes_turns = draw({0, 1}) != 0;
       config.softmax = static_cast<sm90::Softmax>(draw({0, 1, 2}));
       config.num_q_buffers = draw({1, 2});

@@ -8,6 +8,7 @@
 
 #include "cuda/modified_params.h"
 #include "cuda/sm90/forward/arguments.h"
+#include "cuda/sm90/forward/last_round.h"
 #include "cuda/sm90/forward/modified.h"
 #include "cuda/sm90/forward/pack.h"
 #include "cuda/sm90/forward/split.h"
@@ -50,19 +51,21 @@ EmulatedCall::EmulatedCall(const std::string& problem, const std::function<void(
   const sm90::CoverView shape =
       sm90::cover_view(kernels_.problem, kernels_.config, modification, nullptr);
   const int blocks_m = sm90::num_blocks_m(kernels_.problem, kernels_.config);
-  workspace_.resize(sm90::kCounterBytes);
-  workspace_.resize(sm90::kCounterBytes + sm90::cover_bytes(shape, kernels_.config, blocks_m) +
-                        sm90::parts_bytes(kernels_.problem, kernels_.config),
-                    std::byte{0xff});  // the caller's holds anything
+  const bool shares = kernels_.config.shares_last_round;
+  num_zeros_ = shares ? sm90::kFlagBytes : sm90::kCounterBytes;
+  workspace_.resize(num_zeros_ + sm90::cover_bytes(shape, kernels_.config, blocks_m) +
+                    sm90::parts_bytes(kernels_.problem, kernels_.config) +
+                    sm90::slot_bytes(kernels_.config));
   const EmulatedDriver driver;
-  int* counter =
-      sm90::draws_tickets(kernels_.config) ? reinterpret_cast<int*>(workspace_.data()) : nullptr;
+  int* counter = shares || sm90::draws_tickets(kernels_.config)
+                     ? reinterpret_cast<int*>(workspace_.data())
+                     : nullptr;
   params_ =
       value_or_throw(sm90::make_params(kernels_.problem, kernels_.config, call_.args(), counter));
   params_.cover = sm90::cover_view(kernels_.problem, kernels_.config, modification,
-                                   workspace_.data() + sm90::kCounterBytes);
+                                   workspace_.data() + num_zeros_);
   params_.parts =
-      sm90::parts_view(kernels_.problem, kernels_.config, workspace_.data() + sm90::kCounterBytes);
+      sm90::parts_view(kernels_.problem, kernels_.config, workspace_.data() + num_zeros_);
   expected_ = check::expected_outputs(kernels_.problem, call_.args());
 }
 
@@ -86,19 +89,22 @@ emulator::Report EmulatedCall::run(uint64_t seed, int blocks) {
   const auto poison = std::numeric_limits<double>::quiet_NaN();
   for (test::Tensor* output : {&call_.out, &call_.lse, &call_.max_logit})
     if (output->present()) output->fill(poison);
-  std::fill(workspace_.begin(), workspace_.end(), std::byte{0xff});
-  std::fill_n(workspace_.begin(), sm90::kCounterBytes, std::byte{0});
+  std::fill(workspace_.begin(), workspace_.end(), std::byte{0xff});  // the caller's holds anything
+  std::fill_n(workspace_.begin(), num_zeros_, std::byte{0});
+  sm90::ForwardParams params = params_;
+  blocks = std::min(blocks, params_.num_items);
+  if (kernels_.config.shares_last_round)
+    sm90::share_last_round(kernels_.config, blocks, workspace_.data() + num_zeros_, params);
   const expression::DeviceModification modification = expression::modification_of(kernels_.problem);
   const std::vector<std::byte> bytes =
-      value_or_throw(cuda::modified_params(params_, modification, kernels_.problem, call_.args()));
+      value_or_throw(cuda::modified_params(params, modification, kernels_.problem, call_.args()));
   if (kernels_.config.has_mask_mod) {
     const emulator::Report report =
         launch(kernels_.sources.front(),
                sm90::num_cover_blocks(params_.cover, params_.num_blocks_m), seed, bytes.data());
     if (!report.ok()) return report;
   }
-  emulator::Report report =
-      launch(kernels_.sources.back(), std::min(blocks, params_.num_items), seed, bytes.data());
+  emulator::Report report = launch(kernels_.sources.back(), blocks, seed, bytes.data());
   if (report.ok() && is_split(kernels_.config)) {
     const int64_t combine_blocks = sm90::num_combine_blocks(kernels_.config, params_);
     const emulator::Report combined =
@@ -118,8 +124,9 @@ std::string EmulatedCall::wrong() const {
   }
   for (const test::Tensor* tensor : {&call_.out, &call_.lse, &call_.max_logit})
     if (tensor->present() && !tensor->gaps_intact()) return "something was written between rows";
-  if (params_.counter && (params_.counter[0] != 0 || params_.counter[1] != 0))
-    return "the ticket counters are not zero again";
+  const auto is_zero = [](std::byte byte) { return byte == std::byte{0}; };
+  if (params_.counter && !std::all_of(workspace_.begin(), workspace_.begin() + num_zeros_, is_zero))
+    return "the counters are not zero again";
   return "";
 }
 

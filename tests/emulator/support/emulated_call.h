@@ -37,6 +37,7 @@ class EmulatedCall {
   test::Call call_;
   std::vector<check::Expected> expected_;
   std::vector<std::byte> workspace_;
+  long num_zeros_ = 0;  // bytes of it that are zeros before and after
   sm90::ForwardParams params_;
 };
 

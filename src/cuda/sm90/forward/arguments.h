@@ -12,6 +12,8 @@ namespace sirdar::sm90 {
 inline constexpr size_t kCounterBytes = 64;
 // Workspaces that have counters in memory of the kernel's own instead.
 inline constexpr int kMostWorkspaces = 512;
+// The same where the last round is shared out, whose flags take more.
+inline constexpr int kMostSharingWorkspaces = 32;
 
 // Items are drawn by whoever is free where their lengths differ, dealt out in turn otherwise.
 bool draws_tickets(const ForwardConfig& config);

@@ -20,6 +20,7 @@ ForwardConfig with_tuning_of(ForwardConfig chosen, const ForwardConfig& config) 
   chosen.moves_registers = config.moves_registers;
   chosen.is_persistent = config.is_persistent;
   chosen.draws_items = config.draws_items;
+  chosen.shares_last_round = config.shares_last_round;
   chosen.order = config.order;
   chosen.num_polynomial = config.num_polynomial;
   chosen.cluster_size = config.cluster_size;
@@ -54,6 +55,13 @@ KnobFault fault_between_fields(const ForwardConfig& c) {
   if (c.num_q_buffers > 1 && hands_rows_over(c)) {
     return {fmt::format("num_q_buffers={}", c.num_q_buffers),
             "under masks 1 may be above 128 columns of v"};
+  }
+  const bool is_dealt_out = c.is_persistent && c.mask == MaskForm::full && !c.has_lengths &&
+                            !c.has_mask_mod && c.cluster_size == 1;
+  if (c.shares_last_round && (!is_dealt_out || c.bias != Bias::none || is_split(c))) {
+    return {"shares_last_round=true",
+            "it wants no mask, lengths or bias, is_persistent=true, num_splits=1 and "
+            "cluster_size=1"};
   }
   if (is_split(c) && c.has_mask_mod) {
     return {fmt::format("num_splits={}", c.num_splits), "under masks that read data 1 may be"};

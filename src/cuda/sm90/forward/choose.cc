@@ -6,6 +6,7 @@
 #include <bit>
 
 #include "cuda/sm90/arguments.h"
+#include "cuda/sm90/forward/last_round.h"
 #include "cuda/sm90/forward/pack.h"
 #include "cuda/sm90/forward/split.h"
 
@@ -185,7 +186,10 @@ ForwardConfig choose_config(const Problem& problem, bool may_stage_bias, const G
   const bool is_split_by_hand = given.num_splits.value_or(1) > 1;
   const ForwardConfig whole = whole_config(problem, may_stage_bias && !is_split_by_hand, given);
   const int splits = given.num_splits ? *given.num_splits : choose_splits(problem, whole);
-  return splits == 1 ? whole : split_config(whole, splits);
+  if (splits > 1) return split_config(whole, splits);
+  ForwardConfig config = whole;
+  config.shares_last_round = shares_last_round(problem, whole);
+  return config;
 }
 
 std::string packing_note(const Problem& problem, const ForwardConfig& config) {
@@ -224,6 +228,7 @@ std::string packing_note(const Problem& problem, const ForwardConfig& config) {
 int spill_bytes_known(const ForwardConfig& config) {
   if (config.has_score_mod || config.has_mask_mod) return 512;
   if (is_split(config) && hands_rows_over(config)) return 64;
+  if (config.shares_last_round && config.head_dim_v > 192) return 8;
   if (config.num_consumers >= 3) return is_split(config) ? 256 : 128;
   // The producer's, a few of them a key block.
   if (hands_rows_over(config) && (config.has_lengths || config.bias != Bias::none)) return 16;

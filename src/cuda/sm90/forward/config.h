@@ -37,9 +37,10 @@ struct ForwardConfig {
   Softmax softmax = Softmax::guarded;
   bool takes_turns = true;  // warpgroups issue their products in turn ("ping-pong")
   bool overlaps = true;     // a block's exponentials run while the block before is multiplied by V
-  bool moves_registers = true;  // the producer's registers go to the consumers (setmaxnreg)
-  bool is_persistent = true;    // one thread block an SM walks over items; off: one an item
-  bool draws_items = true;      // where items differ in length whoever is free draws the next
+  bool moves_registers = true;     // the producer's registers go to the consumers (setmaxnreg)
+  bool is_persistent = true;       // one thread block an SM walks over items; off: one an item
+  bool draws_items = true;         // where items differ in length whoever is free draws the next
+  bool shares_last_round = false;  // items of the last round are shared out evenly (last_round.cuh)
   Order order = Order::in_sections;
   int num_polynomial = 0;  // of 16 exponentials of a row: on the FMA pipe [Zadouri26 3.1.2]
   // 2: blocks of adjacent query tiles form a cluster, and each loads half of every K and V for
@@ -84,6 +85,7 @@ constexpr void fields(C& c, Visit visit) {
   visit("moves_registers", c.moves_registers);
   visit("is_persistent", c.is_persistent);
   visit("draws_items", c.draws_items);
+  visit("shares_last_round", c.shares_last_round);
   visit("order", c.order);
   visit("num_polynomial", c.num_polynomial);
   visit("cluster_size", c.cluster_size);
@@ -146,8 +148,10 @@ constexpr bool hands_rows_over(const ForwardConfig& c) {
 struct SharedMap {
   int q, k, v, bias, info, block_info, lost, barriers, end;
 };
+// Whether an item may be a part of a query block's keys.
+constexpr bool has_parts(const ForwardConfig& c) { return is_split(c) || c.shares_last_round; }
 // One work item as its consumers read it.
-constexpr int info_bytes(const ForwardConfig& c) { return is_split(c) ? 48 : 32; }
+constexpr int info_bytes(const ForwardConfig& c) { return has_parts(c) ? 48 : 32; }
 inline constexpr int kBlockInfoBytes = 16;  // a key block, where not all are walked
 constexpr int num_barriers(const ForwardConfig& c) {
   return 2 * (c.num_q_buffers + c.num_stages_k + c.num_stages_v +
@@ -183,6 +187,13 @@ struct CombineConfig {
 };
 inline constexpr int kCombineRows = 4;  // of a thread block
 constexpr int shared_bytes(const CombineConfig&) { return 0; }
+
+// Where the last round is shared out: thread blocks at most, of which each has a slot.
+inline constexpr int kMostSlots = 132;
+inline constexpr int kSlotFlags = 16;  // a warp's each
+constexpr int slot_floats(const ForwardConfig& c) {
+  return 4 * c.num_consumers * (width_pv(c) / 8 + 1) * 128;
+}
 
 // setmaxnreg: what is launched with, evenly, is moved from the producer to the consumers.
 constexpr int consumer_registers(const ForwardConfig& c) {
@@ -240,10 +251,15 @@ constexpr bool is_valid(const ForwardConfig& c) {
   // Parts leave from registers, by ordinary stores.
   const bool may_split = !is_split(c) || (c.num_q_buffers == 1 && c.num_stages_bias == 0 &&
                                           c.cluster_size == 1 && !c.has_mask_mod);
+  // What is dealt out in turn.
+  const bool may_share_last =
+      !c.shares_last_round ||
+      (c.is_persistent && c.mask == MaskForm::full && !c.has_lengths && !c.has_mask_mod &&
+       c.bias == Bias::none && !is_split(c) && c.cluster_size == 1);
   // Turns are taken by two or more; the largest logit is the running maximum.
   const bool may_take_turns = c.num_consumers > 1 || !c.takes_turns;
   const bool may_tell = !c.writes_max_logit || c.softmax == Softmax::classic;
-  return may_pack && may_restore && may_split && may_take_turns && may_tell &&
+  return may_pack && may_restore && may_split && may_share_last && may_take_turns && may_tell &&
          (c.cluster_size == 1 || may_share) && c.block_n % 16 == 0 && c.head_dim % 8 == 0 &&
          c.head_dim_v % 8 == 0 && ring_is_deep_enough &&
          (c.num_stages_bias == 0 || may_stage_bias) &&

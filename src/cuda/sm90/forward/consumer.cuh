@@ -62,6 +62,7 @@ struct Consumer {
   SharedAddresses<config> s;
   int warpgroup, warp, lane;  // warp within the warpgroup
   float scale;
+  Counters* counters = nullptr;  // the kernel's own, with shares_last_round
 
   float scores[kN / 2];
   uint32_t weights[kN / 4];

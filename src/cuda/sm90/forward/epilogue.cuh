@@ -256,7 +256,8 @@ SIRDAR_DEVICE RowPair Consumer<config, Modification>::end_rows() const {
     if (query_row<config>(row) >= item.seqlen_q) upper = kUnused, maxima.upper = kMinusInfinity;
     if (query_row<config>(row + 8) >= item.seqlen_q) lower = kUnused, maxima.lower = kMinusInfinity;
   }
-  if (lane % 4 == 0) {
+  const bool is_ended = !config.shares_last_round || item.split == 0;
+  if (lane % 4 == 0 && is_ended) {
     if constexpr (config.writes_lse) store_statistic(*this, params.lse, {upper.lse, lower.lse});
     if constexpr (config.writes_max_logit) store_statistic(*this, params.max_logit, maxima);
   }
@@ -284,6 +285,19 @@ SIRDAR_DEVICE void finish_item(Consumer<config, Modification>& c, const WorkItem
     }
     epilogue.restore_stored(row, stored);
     if constexpr (hands_rows_over(config)) c.hand_rows_over();
+  }
+}
+
+// In last_round.cuh.
+template <ForwardConfig config, class Modification>
+SIRDAR_DEVICE void finish_share(Consumer<config, Modification>& c, RowPair inverse);
+
+template <ForwardConfig config, class Modification>
+SIRDAR_DEVICE void finish(Consumer<config, Modification>& c, RowPair inverse) {
+  if constexpr (config.shares_last_round) {
+    finish_share(c, inverse);
+  } else {
+    finish_item(c, c.item, inverse);
   }
 }
 
@@ -316,7 +330,7 @@ SIRDAR_DEVICE void Consumer<config, Modification>::run_across() {
     } else {
       inverse = finish_last();
     }
-    finish_item(*this, item, inverse);
+    finish(*this, inverse);
     store_pending = true;
     out_started = 0;
     if (next.block < 0) return;
@@ -338,7 +352,7 @@ SIRDAR_DEVICE void Consumer<config, Modification>::run_apart() {
     ptx::syncwarp();  // one lane gives Q and the item's place back for all that have read it
     begin();
     walk();
-    finish_item(*this, item, finish_last());
+    finish(*this, finish_last());
     q_ring.advance();
     slot = slot + 1 == num_items_ahead(config) ? 0 : slot + 1;
     ptx::mbarrier_wait(s.q_full(q_ring.stage), q_ring.parity);

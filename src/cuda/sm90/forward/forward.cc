@@ -20,6 +20,7 @@
 #include "cuda/sm90/forward/check_config.h"
 #include "cuda/sm90/forward/choose.h"
 #include "cuda/sm90/forward/config_names.h"
+#include "cuda/sm90/forward/last_round.h"
 #include "cuda/sm90/forward/modified.h"
 #include "cuda/sm90/forward/pack.h"
 #include "cuda/sm90/forward/split.h"
@@ -109,7 +110,7 @@ std::string splitting(const Problem& problem, const Config& config) {
 
 std::string print(const Config& config) { return print_fields(config.as<ForwardConfig>()); }
 
-// The counter, then what is known about key blocks, or the parts of split keys.
+// The counter, then what is known about key blocks, or the parts of split keys; or flags and slots.
 size_t workspace_bytes(const Problem& problem, const Config& bytes) {
   const ForwardConfig config = bytes.as<ForwardConfig>();
   if (config.has_mask_mod) {
@@ -117,6 +118,7 @@ size_t workspace_bytes(const Problem& problem, const Config& bytes) {
         cover_view(problem, config, expression::modification_of(problem), nullptr);
     return kCounterBytes + cover_bytes(cover, config, num_blocks_m(problem, config));
   }
+  if (config.shares_last_round) return kFlagBytes + slot_bytes(config);
   if (is_split(config)) return kCounterBytes + parts_bytes(problem, config);
   return draws_tickets(config) ? kCounterBytes : 0;
 }
@@ -145,6 +147,10 @@ std::vector<KernelSource> kernel_sources(const Problem& problem,
   }
   if (is_split(config)) sources.push_back(combine_source(source));
   if (draws_tickets(config)) source.num_workspaces = kMostWorkspaces;
+  if (config.shares_last_round) {
+    source.num_workspaces = kMostSharingWorkspaces;
+    source.counters_per_workspace = kCountersPerWorkspace;
+  }
   sources.push_back(source);
   return sources;
 }
@@ -255,11 +261,11 @@ Status run_combine(const Compiled& compiled, const cuda::ContextScope& scope,
 // Counters that are zeros. The kernel leaves zeros: its own need not be cleared before every call,
 // as the caller's workspace, which holds anything.
 Status place_counters(const cuda::Kernel& kernel, const cuda::ContextScope& scope, const Args& args,
-                      Stream stream, ForwardParams& params) {
+                      size_t num_words, Stream stream, ForwardParams& params) {
   params.counters = kernel.counters_of(args.workspace);
   if (params.counters >= 0) return {};
   params.counter = static_cast<int*>(args.workspace);
-  return cuda::clear_words(scope, params.counter, 2, stream);
+  return cuda::clear_words(scope, params.counter, num_words, stream);
 }
 
 // Expressions whose tensors fit these parameters fit those.
@@ -298,13 +304,19 @@ Status run(const Plan::State& state, const Args& args, Stream stream) {
   if (!compiled.ok()) return compiled.status();
   cuda::Launch launch;
   launch.kernel = compiled.value()->kernels.back().get();
-  if (draws_tickets(config)) {
-    Status status = place_counters(*launch.kernel, scope.value(), args, stream, params);
+  if (draws_tickets(config) || config.shares_last_round) {
+    const size_t num_words = config.shares_last_round ? kFlagBytes / sizeof(int) : 2;
+    Status status = place_counters(*launch.kernel, scope.value(), args, num_words, stream, params);
     if (!status.ok()) return status;
   }
   const int size = config.cluster_size;
   const int most = config.is_persistent ? state.device.num_sms / size : params.num_items;
-  launch.grid.x = static_cast<unsigned>(size * std::min(params.num_items, most));
+  int blocks = std::min(params.num_items, most);
+  if (config.shares_last_round) {
+    blocks = std::min(blocks, kMostSlots);
+    share_last_round(config, blocks, static_cast<std::byte*>(args.workspace) + kFlagBytes, params);
+  }
+  launch.grid.x = static_cast<unsigned>(size * blocks);
   launch.cluster.x = static_cast<unsigned>(size);
   launch.problem = &state.problem;
   const expression::DeviceModification& modification = own_of(state).modification;

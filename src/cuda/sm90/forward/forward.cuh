@@ -5,6 +5,7 @@
 #include "cuda/sm90/forward/bias_producer.cuh"
 #include "cuda/sm90/forward/combine.cuh"
 #include "cuda/sm90/forward/consumer.cuh"
+#include "cuda/sm90/forward/last_round.cuh"
 #include "cuda/sm90/forward/producer.cuh"
 #include "cuda/sm90/forward/restorer.cuh"
 
@@ -45,7 +46,10 @@ SIRDAR_DEVICE void forward(const ForwardParams& params, Counters* counters = nul
     if constexpr (config.moves_registers) {
       ptx::setmaxnreg_inc<consumer_registers(config)>();
     }
-    Consumer<config, Modification>(params, modification, shared, warpgroup - 1, thread % 128).run();
+    Consumer<config, Modification> consumer(params, modification, shared, warpgroup - 1,
+                                            thread % 128);
+    if constexpr (config.shares_last_round) consumer.counters = counters;
+    consumer.run();
   }
   // Nobody leaves while the other block may still write here.
   if constexpr (config.cluster_size > 1) {

@@ -3,6 +3,7 @@
 
 #include "cuda/sm90/cover_view.h"
 #include "cuda/sm90/divisor.h"
+#include "cuda/sm90/forward/config.h"
 #include "cuda/sm90/forward/soft_cap.h"
 #include "cuda/sm90/views.h"
 #include "shared/tensor_map.h"
@@ -25,6 +26,21 @@ struct PartsView {
   int num_splits;
   Divisor by_splits;
 };
+
+// The last round, where its items are shared out (last_round.cuh).
+struct LastRound {
+  float* sums;        // a slot for each thread block
+  int first_item;     // of the round; tickets from it on are shares, two for each thread block
+  int num_items;      // of the round
+  int num_blocks;     // key blocks of an item
+  int share;          // of a thread block
+  int grid;           // thread blocks
+  Divisor by_blocks;  // by num_blocks
+};
+
+// That many of the kernel's own are the flags of one workspace's slots.
+inline constexpr int kCountersPerWorkspace =
+    kMostSlots * kSlotFlags * static_cast<int>(sizeof(int)) / static_cast<int>(sizeof(Counters));
 
 struct ForwardParams {
   // Axes, fastest first: column, row, head, batch. Ragged tensors have one batch, and rows of all
@@ -61,6 +77,7 @@ struct ForwardParams {
                        // is null items are dealt out in turn
   TensorMap bias_map;  // key, row, head, batch; boxes of 64 x 64; with num_stages_bias
   PartsView parts;     // with is_split()
+  LastRound last;      // with shares_last_round
 };
 
 // The divisors of the numbers above.

@@ -29,7 +29,9 @@ struct Producer {
   SIRDAR_DEVICE Producer(const ForwardParams& p, Counters* counters, SharedAddresses<config> shared,
                          int lane_idx)
       : params(p),
-        counter(counters != nullptr && p.counters >= 0 ? &counters[p.counters].next : p.counter),
+        counter(config.shares_last_round                 ? nullptr
+                : counters != nullptr && p.counters >= 0 ? &counters[p.counters].next
+                                                         : p.counter),
         s(shared),
         lane(lane_idx),
         keep(ptx::createpolicy_evict_last()),

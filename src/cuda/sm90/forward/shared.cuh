@@ -91,7 +91,7 @@ template <ForwardConfig config>
 SIRDAR_DEVICE void write_item(uint32_t info, const WorkItem& item) {
   ptx::store_shared(info, {item.block, item.batch, item.head, item.num_blocks});
   ptx::store_shared(info + 16, {item.first_block, item.q_begin, item.seqlen_q, item.seqlen_k});
-  if constexpr (is_split(config)) ptx::store_shared(info + 32, {item.split, 0, 0, 0});
+  if constexpr (has_parts(config)) ptx::store_shared(info + 32, {item.split, 0, 0, 0});
 }
 // What is the same for all items is not read: it needs no registers through the loop.
 template <ForwardConfig config>
@@ -99,8 +99,8 @@ SIRDAR_DEVICE WorkItem read_item(const ForwardParams& params, uint32_t info) {
   const ptx::Int4 a = ptx::load_shared_int4(info), b = ptx::load_shared_int4(info + 16);
   WorkItem item{ptx::uniform(a.x), ptx::uniform(a.y), ptx::uniform(a.z), ptx::uniform(a.w), 0, 0,
                 params.seqlen_q,   params.seqlen_k, 0};
-  if constexpr (is_split(config)) item.split = ptx::uniform(ptx::load_shared_int4(info + 32).x);
-  if constexpr (config.mask == MaskForm::interval || config.has_mask_mod || is_split(config)) {
+  if constexpr (has_parts(config)) item.split = ptx::uniform(ptx::load_shared_int4(info + 32).x);
+  if constexpr (config.mask == MaskForm::interval || config.has_mask_mod || has_parts(config)) {
     item.first_block = ptx::uniform(b.x);
   }
   if constexpr (config.has_lengths) {

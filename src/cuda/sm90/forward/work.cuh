@@ -24,7 +24,8 @@ struct WorkItem {
   int num_blocks;   // key blocks that some row sees, at least 1
   int first_block;  // the leftmost of them
   int q_begin, seqlen_q, seqlen_k;
-  int split;  // which part of the keys
+  int split;  // which part of the keys; of the last round's shares: 0 a whole item, < 0 one that
+              // another thread block ends, > 0 one that so many others have parts of
 };
 
 // A row of a tile as its sequence counts: tile rows follow each other from block to block, and with
@@ -142,9 +143,36 @@ SIRDAR_DEVICE int blocks_per_part(const ForwardParams& params, int num_blocks) {
   return params.parts.by_splits.quotient(num_blocks + params.parts.num_splits - 1);
 }
 
+// Shares are counted from the last thread block on, so that an item is ended by the highest of those
+// that have parts of it.
+SIRDAR_DEVICE int last_slot(const LastRound& last) { return last.grid - 1 - ptx::block_idx_x(); }
+
+// This thread block's share of the last round: what is left of an item from the share's begin on
+// (index 0), and the beginning of the next (1). Key blocks count from right to left.
+template <ForwardConfig config>
+SIRDAR_DEVICE WorkItem share_of(const ForwardParams& params, int index) {
+  const LastRound& last = params.last;
+  const int begin = last_slot(last) * last.share,
+            end = ptx::min_of(begin + last.share, last.num_items * last.num_blocks);
+  const int place = last.by_blocks.quotient(begin) + index, origin = place * last.num_blocks;
+  const int from = ptx::max_of(begin - origin, 0), to = ptx::min_of(end - origin, last.num_blocks);
+  WorkItem item = whole_item_of<config>(params, last.first_item + ptx::min_of(place, last.num_items - 1));
+  item.first_block += last.num_blocks - to;
+  item.num_blocks = ptx::max_of(to - from, 0);
+  item.split = from > 0 ? -1 : (last.num_blocks - to + last.share - 1) / last.share;
+  return item;
+}
+
 // The item of a ticket; num_blocks is 0 where there is nothing to do.
 template <ForwardConfig config>
 SIRDAR_DEVICE WorkItem item_of(const ForwardParams& params, int ticket) {
+  if constexpr (config.shares_last_round) {
+    const int share = ticket - params.last.first_item;
+    if (share >= 0) return share_of<config>(params, share >= params.last.grid ? 1 : 0);
+    WorkItem item = whole_item_of<config>(params, ticket);
+    item.split = 0;
+    return item;
+  }
   if constexpr (!is_split(config)) return whole_item_of<config>(params, ticket);
   const int whole = params.parts.by_splits.quotient(ticket);
   WorkItem item = whole_item_of<config>(params, whole);
