@@ -118,7 +118,7 @@ constexpr bool is_scaled(const BackwardConfig& c) { return c.element == Element:
 
 // Whether results that are not finite are looked at again (restore.cuh): where pairs of a tile are
 // hidden, a bias of -inf and an expression that does not look at the score among what hides; where
-// weights or dS could leave fp16; and where rows are far from 0, which get NaN so that they are.
+// weights or dS could leave fp16; and where rows can be far from 0, which are hidden from products.
 constexpr bool restores(const BackwardConfig& c) {
   const bool hides = c.has_mask_mod || c.mask != MaskForm::full || c.has_lengths;
   return hides || has_levels(c) || is_scaled(c);
