@@ -60,6 +60,21 @@ TEST(CudaLastRound, WorkspaceHoldsTheSlots) {
   EXPECT_EQ(plan.value().workspace_bytes(), 132u * (64 + 8 * 32 * 4 * (64 + 4)));
 }
 
+// What the library has chosen stands in no knob's way.
+TEST(CudaLastRound, GivesWayToKnobs) {
+  const Problem problem = Problem::parse("fwd b4 s4096 h16 d128 bf16").value();
+  for (const auto& [name, value] : {std::pair{"cluster_size", "2"}, {"is_persistent", "false"}}) {
+    PlanOptions options;
+    options.implementation = "cuda.sm90.forward";
+    options.knobs = {{name, value}};
+    const Device device = Device::named("h200").value();
+    EXPECT_TRUE(Plan::create(problem, options, device).ok()) << name;
+    options.knobs.emplace_back("shares_last_round", "true");
+    EXPECT_EQ(Plan::create(problem, options, device).status().code(), StatusCode::invalid_argument)
+        << name;
+  }
+}
+
 TEST(CudaLastRound, KnobIsRefusedWhereItCannotBe) {
   PlanOptions options;
   options.implementation = "cuda.sm90.forward";

@@ -90,6 +90,10 @@ Result<Config> configure(const Problem& problem, const Device&, const PlanOption
   const ForwardConfig chosen = choose_config(problem, true, given.value());
   ForwardConfig config = chosen;
   if (Status status = override_fields(config, options.knobs); !status.ok()) return status;
+  // Chosen by the library, it gives way to what the caller wants.
+  const auto asks = [](const auto& knob) { return knob.first == "shares_last_round"; };
+  if (!is_valid(config) && std::ranges::none_of(options.knobs, asks))
+    config.shares_last_round = false;
   KnobFault fault = fault_of(chosen, config);
   if (!fault.is_fault() &&
       largest_cover_count(problem, config, expression::modification_of(problem)) > kMaxItems) {

@@ -45,6 +45,8 @@ inline constexpr std::array kRungs = {
              c.order = Order::longest_first;
          },
          false},
+    Rung{"", "items of the last round shared out evenly",
+         [](ForwardConfig& c) { c.shares_last_round = false; }, false},
     Rung{"S24", "keys of few query blocks split among thread blocks",
          [](ForwardConfig& c) { c.num_splits = 1; }, false},
     Rung{"", "warpgroups skip what none of their own rows sees",
@@ -65,6 +67,7 @@ inline constexpr std::array kRungs = {
            c.cluster_size = 2;
            c.trim = 0;
            c.num_splits = 1;
+           c.shares_last_round = false;
          },
          true},
 };
