@@ -432,7 +432,7 @@ def _names(name, given):
     if not isinstance(given, (tuple, list, set, frozenset)) or any(
         not isinstance(one, str) for one in given
     ):
-        raise TypeError(f"{name}: {given!r} is no list of names; pass those of tensors, as texts.")
+        raise TypeError(f"{name}: {_problem.said(given)} is no list of names; pass those of tensors, as texts.")
     return tuple(given)
 
 

@@ -37,17 +37,26 @@ OPTIONS = {
 }
 
 
+def said(value):
+    """A value in a message, which is one sentence: arrays by their shapes."""
+    text = repr(value)
+    if "\n" not in text and len(text) <= 80:
+        return text
+    shape = getattr(value, "shape", None)
+    return type(value).__name__ + ("" if shape is None else f" of shape {list(shape)}")
+
+
 def _is_bool(value):
     return type(value).__name__ in ("bool", "bool_")  # Python's and NumPy's
 
 
 def integer(name, value):
     if _is_bool(value):
-        raise TypeError(f"{name}: {value!r} is a flag, not a number; pass an int.")
+        raise TypeError(f"{name}: {said(value)} is a flag, not a number; pass an int.")
     try:
         number = operator.index(value)
     except TypeError:
-        raise TypeError(f"{name}: {value!r} is not a whole number; pass an int.") from None
+        raise TypeError(f"{name}: {said(value)} is not a whole number; pass an int.") from None
     if not -(2**63) < number < 2**63:
         raise ValueError(f"{name}: {number} does not fit in 64 bits; pass a smaller number.")
     return number
@@ -70,16 +79,16 @@ def count(name, value):
 
 def real(name, value):
     if isinstance(value, (str, bytes)):
-        raise TypeError(f"{name}: {value!r} is not a number; pass a float.")
+        raise TypeError(f"{name}: {said(value)} is not a number; pass a float.")
     if _is_bool(value):
-        raise TypeError(f"{name}: {value!r} is a flag, not a number; pass a float.")
+        raise TypeError(f"{name}: {said(value)} is a flag, not a number; pass a float.")
     try:
         number = float(value)
     except (TypeError, ValueError):
-        raise TypeError(f"{name}: {value!r} is not a number; pass a float.") from None
+        raise TypeError(f"{name}: {said(value)} is not a number; pass a float.") from None
     except OverflowError:
         raise ValueError(
-            f"{name}: {value} does not fit in a float; pass a smaller number."
+            f"{name}: {said(value)} does not fit in a float; pass a smaller number."
         ) from None
     if math.isfinite(number) and abs(number) > 3.4028235677973366e38:
         raise ValueError(f"{name}: {number} is beyond what fp32 can hold; pass a smaller number.")
@@ -102,13 +111,13 @@ def flag(name, value):
     except TypeError:
         number = None
     if number not in (0, 1):
-        raise TypeError(f"{name}: {value!r} is not a flag; pass True or False.")
+        raise TypeError(f"{name}: {said(value)} is not a flag; pass True or False.")
     return number
 
 
 def one_of(name, value, allowed):
     if not isinstance(value, str) or value not in allowed:
-        raise ValueError(f"{name}: {value!r} is not one of {', '.join(allowed)}.")
+        raise ValueError(f"{name}: {said(value)} is not one of {', '.join(allowed)}.")
     return allowed[value]
 
 

@@ -217,3 +217,46 @@ def test_selftest_of_a_gpu_that_is_not_there():
     for device in ("cuda", "cuda:7"):
         with pytest.raises(RuntimeError, match=f"^device: torch finds no GPU to be {device}"):
             sirdar.selftest(device)
+
+
+MANY = np.ones((3, 4), np.float32)
+
+
+def backward_3(**options):
+    return fa3._flash_attn_backward(T_OUT, TQ, TK, TK, T_OUT, T_LSE, **options)
+
+
+def combine(**options):
+    given = {"out_partial": torch.stack([T_OUT] * 2), "lse_partial": torch.stack([T_LSE] * 2).transpose(2, 3)}
+    return fa3.flash_attn_combine(**{**given, **options})
+
+
+def pages(**options):
+    given = {"q": TQ[0], "k": TK, "v": TK, "cu_seqlens_q": TS_Q, "cu_seqlens_k": TS_K, "block_table": torch.zeros(1, 1).int()}
+    return fa2.flash_attn_varlen_func(max_seqlen_q=5, max_seqlen_k=7, **{**given, **options})
+
+
+@pytest.mark.parametrize("value", [MANY, torch.from_numpy(MANY), torch.ones(2, device="meta"), [MANY], "x"])
+@pytest.mark.parametrize(
+    "call, names",
+    [
+        (combine, "out_partial lse_partial out out_dtype"),
+        (backward_3, "dq dk dv is_causal causal"),
+        (pages, "q k v cu_seqlens_k return_attn_probs dropout_p"),
+        (FUNCTIONS["flash_attn_func"][0], "dropout_p return_attn_probs softcap causal window_size"),
+        (FUNCTIONS["FA3 flash_attn_func"][0], "attention_chunk num_splits pack_gqa"),
+        (FUNCTIONS["sirdar.attention"][0], "softcap causal window_left chunk_size tensors scalars num_threads"),
+        (FUNCTIONS["sirdar.torch.attention"][0], "softcap causal window_left dropout_p tensors scalars"),
+        (FUNCTIONS["sirdar.torch.backward"][0], "dropout_p tensors scalars"),
+        (FUNCTIONS["scaled_dot_product_attention"][0], "scale dropout_p is_causal"),
+    ],
+)
+def test_an_array_is_no_number_and_is_not_printed(call, names, value):
+    for name in names.split():
+        if name in ("q", "k", "v") and isinstance(value, torch.Tensor) and not value.is_meta:
+            continue
+        with pytest.raises((TypeError, ValueError, NotImplementedError)) as caught:
+            call(**{name: value})
+        message = str(caught.value)
+        assert name in message.partition(":")[0], message
+        assert "\n" not in message and len(message) < 300 and message.endswith("."), message

@@ -57,15 +57,15 @@ def window_of(window_size):
         left, right = (_problem.integer("window_size", side) for side in window_size)
     except (TypeError, ValueError):
         raise ValueError(
-            f"window_size: is {window_size!r}; two whole numbers (left, right) are needed, -1 for a side "
+            f"window_size: is {_problem.said(window_size)}; two whole numbers (left, right) are needed, -1 for a side "
             "without a bound."
         ) from None
     return {"window_left": None if left < 0 else left, "window_right": None if right < 0 else right}
 
 
-def whole(length):
+def whole(name, length):
     """A length given as an int or as a tensor of one."""
-    return int(length) if isinstance(length, torch.Tensor) else length
+    return _core.number(name, length) if isinstance(length, torch.Tensor) else length
 
 
 def check_packed(name, tensor, axis, count, shape):
@@ -74,6 +74,20 @@ def check_packed(name, tensor, axis, count, shape):
     if not isinstance(tensor, torch.Tensor) or tensor.dim() <= -axis or tensor.shape[axis] != count:
         given = tuple(tensor.shape) if isinstance(tensor, torch.Tensor) else type(tensor).__name__
         raise ValueError(f"{name}: is {given}; {shape} is needed.")
+
+
+def check_gradients(grads, inputs):
+    """dq, dk and dv, tensors to be written into or None, beside q, k and v; before anything is written."""
+    for name, tensor, grad in zip("qkv", inputs, grads):
+        check_tensor(name, tensor)
+        if grad is None:
+            continue
+        check_tensor(f"d{name}", grad, tensor.device, name)
+        if grad.shape != tensor.shape or not grad.is_floating_point():
+            raise ValueError(
+                f"d{name}: is {grad.dtype} of shape {tuple(grad.shape)}; a floating one of {name}'s shape "
+                f"{tuple(tensor.shape)} is needed."
+            )
 
 
 def lse_product(dout, out):
@@ -378,7 +392,7 @@ def with_kvcache(
     if k is not None and cache_seqlens is None:
         raise ValueError("cache_seqlens: is needed where k and v are appended; pass the lengths.")
     rotary_interleaved = _core.flag("rotary_interleaved", rotary_interleaved)
-    chunk_size = _problem.count("attention_chunk", whole(chunk_size))
+    chunk_size = _problem.count("attention_chunk", whole("attention_chunk", chunk_size))
     check_tensor("q", q)
     axes = 4 if cu_seqlens_q is None else 3
     if q.dim() != axes:
@@ -420,7 +434,7 @@ def with_kvcache(
         "page_table": next(iter(pages.values()), None), **window,
     }  # fmt: skip
     if cu_seqlens_q is not None:
-        options |= {"cu_seqlens_q": cu_seqlens_q, "seqlen_q": whole(max_seqlen_q)}
+        options |= {"cu_seqlens_q": cu_seqlens_q, "seqlen_q": whole("max_seqlen_q", max_seqlen_q)}
     if k is not None:
         rows = _check_appended(k_cache, v_cache, k, v, lengths, cu_seqlens_k_new, pages)
         if rotary_cos is not None:

@@ -9,6 +9,7 @@ from ..torch import _core, attention
 from ._common import (
     Descale,
     NoBackward,
+    check_gradients,
     check_hints,
     check_packed,
     lse_product,
@@ -53,7 +54,7 @@ def _attend(q, k, v, descale, softcap, cu_seqlens_q=None, **options):
 
 
 def _options(softmax_scale, causal, window_size, attention_chunk, deterministic=True):
-    chunk_size = _problem.count("attention_chunk", whole(attention_chunk))
+    chunk_size = _problem.count("attention_chunk", whole("attention_chunk", attention_chunk))
     return {
         "softmax_scale": softmax_scale, "causal": causal, "chunk_size": chunk_size,
         "deterministic": deterministic, **window_of(window_size),
@@ -177,8 +178,8 @@ def flash_attn_varlen_func(
     made = _attend(
         q, k, v, (q_descale, k_descale, v_descale), softcap, cu_seqlens_q=cu_seqlens_q,
         cu_seqlens_k=cu_seqlens_k,
-        seqlen_q=None if cu_seqlens_q is None else whole(max_seqlen_q),
-        seqlen_k=None if cu_seqlens_k is None else whole(max_seqlen_k),
+        seqlen_q=None if cu_seqlens_q is None else whole("max_seqlen_q", max_seqlen_q),
+        seqlen_k=None if cu_seqlens_k is None else whole("max_seqlen_k", max_seqlen_k),
         seqused_q=seqused_q, seqused_k=seqused_k, **options,
     )  # fmt: skip
     return _results(*made, return_attn_probs)
@@ -188,6 +189,8 @@ def flash_attn_combine(out_partial, lse_partial, out=None, out_dtype=None):
     """Merges results over disjoint keys: out_partial fp32 [splits, batch, seqlen, heads, dim], lse_partial
     fp32 [splits, batch, seqlen, heads]. Returns out [batch, seqlen, heads, dim] in out_dtype (fp32), and
     lse [batch, seqlen, heads]."""
+    check_tensor("out_partial", out_partial)
+    check_tensor("lse_partial", lse_partial, out_partial.device, "out_partial")
     if (
         out_partial.dim() != 5
         or lse_partial.dim() != 4
@@ -199,6 +202,17 @@ def flash_attn_combine(out_partial, lse_partial, out=None, out_dtype=None):
         )
     if out_partial.shape[0] == 0:
         raise ValueError("out_partial: has no splits; at least one is needed.")
+    if out_dtype is not None and not (
+        isinstance(out_dtype, torch.dtype) and out_dtype.is_floating_point
+    ):
+        raise TypeError(f"out_dtype: is {_problem.said(out_dtype)}; a floating dtype of torch is needed.")
+    if out is not None:
+        check_tensor("out", out, out_partial.device, "out_partial")
+        if out.shape != out_partial.shape[1:] or not out.is_floating_point():
+            raise ValueError(
+                f"out: is {out.dtype} of shape {tuple(out.shape)}; a floating one of shape "
+                f"{tuple(out_partial.shape[1:])} is needed."
+            )
     with torch.no_grad():
         merged, lse = combined(out_partial, lse_partial.float())
         result = merged.to(out_dtype or out_partial.dtype)
@@ -311,8 +325,8 @@ def _flash_attn_forward(
             made = _attend(
                 q, k, v, descale, softcap, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
                 seqused_q=seqused_q, seqused_k=seqused_k, page_table=page_table,
-                seqlen_q=None if cu_seqlens_q is None else whole(max_seqlen_q),
-                seqlen_k=None if cu_seqlens_k is None else whole(max_seqlen_k), **options,
+                seqlen_q=None if cu_seqlens_q is None else whole("max_seqlen_q", max_seqlen_q),
+                seqlen_k=None if cu_seqlens_k is None else whole("max_seqlen_k", max_seqlen_k), **options,
             )  # fmt: skip
     result, lse = made
     out_ = out if out_ is None else out_
@@ -328,15 +342,17 @@ def _flash_attn_backward(
 ):  # fmt: skip
     """Writes dq, dk, dv where they are given; returns softmax_d."""
     check_hints(sm_margin=sm_margin)
+    check_gradients((dq, dk, dv), (q, k, v))
+    is_causal = _core.flag("is_causal", is_causal) or _core.flag("causal", causal)
     window = (window_size_left, window_size_right) if window_size is None else window_size
-    options = _options(softmax_scale, is_causal or causal, window, 0, deterministic)
+    options = _options(softmax_scale, is_causal, window, 0, deterministic)
     options["softcap"] = softcap
     with torch.no_grad():
         made = _backward_pass(
             dout, q, k, v, out, softmax_lse, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
             seqused_q=sequed_q, seqused_k=sequed_k,
-            seqlen_q=None if cu_seqlens_q is None else whole(max_seqlen_q),
-            seqlen_k=None if cu_seqlens_k is None else whole(max_seqlen_k), **options,
+            seqlen_q=None if cu_seqlens_q is None else whole("max_seqlen_q", max_seqlen_q),
+            seqlen_k=None if cu_seqlens_k is None else whole("max_seqlen_k", max_seqlen_k), **options,
         )  # fmt: skip
         for wanted, grad in zip((dq, dk, dv), made):
             if wanted is not None:

@@ -106,7 +106,7 @@ def _check_rng(dropout_p, rng):
 def draw_rng(dropout_p, rng=None):
     """Seed and offset [2] of dropout from torch's own generator, so torch.manual_seed decides."""
     is_number = type(dropout_p) in (int, float)
-    if not torch.compiler.is_compiling() and (dropout_p != 0 or not is_number):
+    if not torch.compiler.is_compiling() and (not is_number or dropout_p != 0):
         dropout_p = _problem.switch("dropout_p", dropout_p)
     if rng is not None:
         _check_rng(dropout_p, rng)
@@ -316,6 +316,9 @@ def backward(
     for name, tensor in (("dout", dout), ("out", out), ("lse", lse)):
         check_tensor(name, tensor, q.device)
     given = _DEFAULTS | options
+    given |= _core.numbers({"dropout_p": given["dropout_p"]})
+    if type(given["dropout_p"]) not in (int, float):
+        given["dropout_p"] = _problem.switch("dropout_p", given["dropout_p"])
     if given["dropout_p"] and given["dropout_rng"] is None:
         raise ValueError(
             "dropout_rng: is None and dropout_p is not 0; pass the forward pass's seed and offset."

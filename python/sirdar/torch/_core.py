@@ -52,9 +52,10 @@ def number(name, value, instead="leave it as it is"):
             f"{name}: is a tensor that requires a gradient, and numbers get none; "
             f"{_INSTEAD.get(name, instead)}, or detach() it."
         )
-    if value.numel() != 1:
+    if value.numel() != 1 or value.is_meta:
         raise ValueError(
-            f"{name}: is a tensor of shape {tuple(value.shape)}; a number, or a tensor of one, is needed."
+            f"{name}: is a tensor of shape {tuple(value.shape)} on {value.device}; a number, or a tensor of one, "
+            "is needed."
         )
     return value.item()
 
@@ -105,7 +106,7 @@ def _scalar(name, value):
 
 def expression(score_mod, mask_mod, tensors, scalars):
     """The Expression of texts, or of functions, which are traced."""
-    if score_mod is None and mask_mod is None and not tensors and not scalars:
+    if score_mod is mask_mod is tensors is scalars is None:
         return NO_EXPRESSION
     if torch.compiler.is_compiling() and (callable(score_mod) or callable(mask_mod)):
         raise NotImplementedError(

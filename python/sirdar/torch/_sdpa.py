@@ -7,6 +7,7 @@ from typing import Optional
 import torch
 from torch.overrides import TorchFunctionMode
 
+from .. import _problem
 from . import _core, _short
 from ._attention import attention, check_tensor
 
@@ -53,7 +54,7 @@ def _flag(name, value):
     """A bool of Python, NumPy or a trace; torch takes no other, no 0 and 1 either."""
     is_numpy = type(value).__module__ == "numpy" and type(value).__name__ in ("bool", "bool_")
     if not is_numpy and not isinstance(value, (bool, torch.SymBool)):
-        raise TypeError(f"{name}: {value!r} is not a flag; pass True or False.")
+        raise TypeError(f"{name}: {_problem.said(value)} is not a flag; pass True or False.")
     return bool(value)
 
 

@@ -8,6 +8,7 @@ import torch
 from ...torch import _core, attention, attention_varlen, backward
 from .._common import (
     NoBackward,
+    check_gradients,
     check_hints,
     check_packed,
     lse_product,
@@ -20,7 +21,7 @@ from .._common import (
     with_kvcache,
 )
 from .._dropout import signed_weights
-from ...torch._attention import draw_rng
+from ...torch._attention import check_tensor, draw_rng
 
 USE_TRITON_ROCM = False
 
@@ -31,7 +32,15 @@ def _get_block_size_n(device, head_dim, is_dropout, is_causal):
 
 
 def _results(out, lse, weights, return_attn_probs):
-    return (out, lse, weights) if _core.flag("return_attn_probs", return_attn_probs) else out
+    return (out, lse, weights) if return_attn_probs else out
+
+
+def _lengths(cu_seqlens_k):
+    """[batch] int32 of prefix sums."""
+    check_tensor("cu_seqlens_k", cu_seqlens_k)
+    if cu_seqlens_k.dim() != 1:
+        raise ValueError(f"cu_seqlens_k: has shape {tuple(cu_seqlens_k.shape)}; [batch + 1] is needed.")
+    return cu_seqlens_k.diff().to(torch.int32)
 
 
 def _options(dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic):
@@ -42,6 +51,7 @@ def _options(dropout_p, softmax_scale, causal, window_size, softcap, alibi_slope
 
 
 def _dense(q, k, v, options, return_attn_probs):
+    return_attn_probs = _core.flag("return_attn_probs", return_attn_probs)
     rng = draw_rng(options["dropout_p"])
     out, lse = attention(q, k, v, dropout_rng=rng, return_lse=True, **options)
     weights = q.new_empty(0)
@@ -118,16 +128,19 @@ def _ragged(
     q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, options, return_attn_probs,
     page_table=None, seqused_k=None,
 ):  # fmt: skip
+    return_attn_probs = _core.flag("return_attn_probs", return_attn_probs)
     rng = draw_rng(options["dropout_p"])
     if page_table is not None and seqused_k is None:
-        seqused_k = cu_seqlens_k.diff().to(torch.int32)
+        seqused_k = _lengths(cu_seqlens_k)
     inputs = (q, k, v)
+    for name, tensor in zip("qkv", inputs):
+        check_tensor(name, tensor)
     lacks_backward = page_table is not None and wants_gradient(inputs)
     if lacks_backward:
         q, k, v = (x.detach() for x in inputs)
     out, lse = attention_varlen(
         q, k, v, cu_seqlens_q, None if page_table is not None else cu_seqlens_k,
-        whole(max_seqlen_q), whole(max_seqlen_k), page_table=page_table, seqused_k=seqused_k,
+        whole("max_seqlen_q", max_seqlen_q), whole("max_seqlen_k", max_seqlen_k), page_table=page_table, seqused_k=seqused_k,
         dropout_rng=rng, return_lse=True, **options,
     )  # fmt: skip
     if lacks_backward:
@@ -138,7 +151,7 @@ def _ragged(
     weights = q.new_empty(0)
     if return_attn_probs and rng is not None:
         weights = signed_weights(
-            q, k, rng, options, cu_seqlens_q, cu_seqlens_k, whole(max_seqlen_q), whole(max_seqlen_k)
+            q, k, rng, options, cu_seqlens_q, cu_seqlens_k, whole("max_seqlen_q", max_seqlen_q), whole("max_seqlen_k", max_seqlen_k)
         )
     return _results(out, lse, weights, return_attn_probs)
 
@@ -271,7 +284,7 @@ def _flash_attn_forward(
     rng = draw_rng(dropout_p)
     with torch.no_grad():
         out, lse = attention(q, k, v, dropout_rng=rng, return_lse=True, **options)
-        drawn = return_softmax and rng is not None
+        drawn = _core.flag("return_softmax", return_softmax) and rng is not None
         weights = signed_weights(q, k, rng, options) if drawn else q.new_empty(0)
     return out, lse, weights, torch.zeros(2, dtype=torch.int64) if rng is None else rng
 
@@ -292,15 +305,15 @@ def _flash_attn_varlen_forward(
     options = _options(dropout_p, softmax_scale, causal, window, softcap, alibi_slopes, True)
     rng = draw_rng(dropout_p)
     if block_table is not None and seqused_k is None:
-        seqused_k = cu_seqlens_k.diff().to(torch.int32)
+        seqused_k = _lengths(cu_seqlens_k)
     with torch.no_grad():
         out, lse = attention_varlen(
             q, k, v, cu_seqlens_q, None if block_table is not None else cu_seqlens_k,
-            whole(max_seqlen_q), whole(max_seqlen_k), page_table=block_table, seqused_k=seqused_k,
+            whole("max_seqlen_q", max_seqlen_q), whole("max_seqlen_k", max_seqlen_k), page_table=block_table, seqused_k=seqused_k,
             dropout_rng=rng, return_lse=True, **options,
         )  # fmt: skip
         weights = q.new_empty(0)
-        if return_softmax and rng is not None:
+        if _core.flag("return_softmax", return_softmax) and rng is not None:
             weights = signed_weights(
                 q,
                 k,
@@ -308,8 +321,8 @@ def _flash_attn_varlen_forward(
                 options,
                 cu_seqlens_q,
                 cu_seqlens_k,
-                whole(max_seqlen_q),
-                whole(max_seqlen_k),
+                whole("max_seqlen_q", max_seqlen_q),
+                whole("max_seqlen_k", max_seqlen_k),
             )
     return out, lse, weights, torch.zeros(2, dtype=torch.int64) if rng is None else rng
 
@@ -332,6 +345,7 @@ def _flash_attn_backward(
     rng_state=None,
 ):  # fmt: skip
     """Writes dq, dk, dv (each may be None) and returns softmax_d."""
+    check_gradients((dq, dk, dv), (q, k, v))
     window = (window_size_left, window_size_right)
     options = _options(
         dropout_p, softmax_scale, causal, window, softcap, alibi_slopes, deterministic
@@ -349,6 +363,7 @@ def _flash_attn_varlen_backward(
     softcap=0.0, alibi_slopes=None, deterministic=False, rng_state=None, zero_tensors=False,
 ):  # fmt: skip
     """As _flash_attn_backward, for sequences end to end."""
+    check_gradients((dq, dk, dv), (q, k, v))
     window = (window_size_left, window_size_right)
     options = _options(
         dropout_p, softmax_scale, causal, window, softcap, alibi_slopes, deterministic
@@ -356,7 +371,7 @@ def _flash_attn_varlen_backward(
     with torch.no_grad():
         made = backward(
             dout, q, k, v, out, softmax_lse, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
-            seqlen_q=whole(max_seqlen_q), seqlen_k=whole(max_seqlen_k),
+            seqlen_q=whole("max_seqlen_q", max_seqlen_q), seqlen_k=whole("max_seqlen_k", max_seqlen_k),
             dropout_rng=_rng_for(dropout_p, rng_state), **options,
         )  # fmt: skip
         return _write_gradients(dout, out, (dq, dk, dv), made)
