@@ -579,7 +579,7 @@ def plan(
         raise TypeError("q: it is given twice, by place and by name; leave one out.")
     problem = options.pop("q", None) if problem is None else problem
     if device is not None and not isinstance(device, str):
-        raise TypeError(f"device: {device!r} is no text; pass \"cpu\", \"cuda\" or \"cuda:1\".")
+        raise TypeError(f"device: {_problem.said(device)} is no text; pass \"cpu\", \"cuda\" or \"cuda:1\".")
     if isinstance(problem, str):
         if k is not None or v is not None:
             raise TypeError("k, v: a problem string says it itself; leave them out.")

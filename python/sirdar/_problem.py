@@ -84,7 +84,7 @@ def real(name, value):
         raise TypeError(f"{name}: {said(value)} is a flag, not a number; pass a float.")
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RuntimeError):  # the last of tensors without data
         raise TypeError(f"{name}: {said(value)} is not a number; pass a float.") from None
     except OverflowError:
         raise ValueError(

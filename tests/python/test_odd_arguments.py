@@ -244,10 +244,11 @@ def pages(**options):
         (backward_3, "dq dk dv is_causal causal"),
         (pages, "q k v cu_seqlens_k return_attn_probs dropout_p"),
         (FUNCTIONS["flash_attn_func"][0], "dropout_p return_attn_probs softcap causal window_size"),
-        (FUNCTIONS["FA3 flash_attn_func"][0], "attention_chunk num_splits pack_gqa"),
+        (FUNCTIONS["FA3 flash_attn_func"][0], "attention_chunk num_splits pack_gqa window_size"),
         (FUNCTIONS["sirdar.attention"][0], "softcap causal window_left chunk_size tensors scalars num_threads"),
-        (FUNCTIONS["sirdar.torch.attention"][0], "softcap causal window_left dropout_p tensors scalars"),
+        (FUNCTIONS["sirdar.torch.attention"][0], "softcap causal window_left dropout_p tensors scalars alignment"),
         (FUNCTIONS["sirdar.torch.backward"][0], "dropout_p tensors scalars"),
+        (FUNCTIONS["sirdar.plan"][0], "device softcap window_left"),
         (FUNCTIONS["scaled_dot_product_attention"][0], "scale dropout_p is_causal"),
     ],
 )

@@ -55,7 +55,7 @@ def window_of(window_size):
     """The options of a window given as a pair of ints, a list or a tensor; a negative side has no bound."""
     try:
         left, right = (_problem.integer("window_size", side) for side in window_size)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RuntimeError):  # the last of tensors without data
         raise ValueError(
             f"window_size: is {_problem.said(window_size)}; two whole numbers (left, right) are needed, -1 for a side "
             "without a bound."

@@ -393,6 +393,6 @@ def rows_first(q, k, v, causal, alignment, scale):
     allowed += (
         ("top_left",) if causal is True else ()
     )  # elsewhere it has no effect, which is an error
-    if alignment not in allowed:
+    if type(alignment) is not str or alignment not in allowed:
         return None
     return attention(ROWS_FIRST, q, k, v, None, causal, scale, True)
