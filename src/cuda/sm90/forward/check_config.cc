@@ -25,6 +25,7 @@ ForwardConfig with_tuning_of(ForwardConfig chosen, const ForwardConfig& config) 
   chosen.num_polynomial = config.num_polynomial;
   chosen.cluster_size = config.cluster_size;
   chosen.num_splits = config.num_splits;
+  chosen.follows_documents = chosen.follows_documents && config.follows_documents;
   chosen.num_stages_bias = config.num_stages_bias;
   return chosen;
 }
@@ -82,6 +83,9 @@ KnobFault fault_between_fields(const ForwardConfig& c) {
   if ((packed & (packed - 1)) != 0 || block_m(c) % packed != 0) {
     return {fmt::format("num_packed_heads={}", packed),
             fmt::format("powers of two that divide the tile's {} rows may be", block_m(c))};
+  }
+  if (c.follows_documents && packed > 1) {
+    return {fmt::format("num_packed_heads={}", packed), "it wants follows_documents=false"};
   }
   const int skipped = (block_m(c) - 64 + c.block_n - 1) / c.block_n;
   if (c.trim > 0 && c.num_stages_v <= skipped) {

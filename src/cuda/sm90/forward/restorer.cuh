@@ -107,7 +107,7 @@ struct Restorer {
 
   SIRDAR_DEVICE void look_at(int slot) const {
     const WorkItem item = read_item<config>(params, s.info(slot));
-    const int first = item.block * block_m(config);
+    const int first = first_tile_row<config>(item);
     SIRDAR_NO_UNROLL
     for (int row = first; row < first + block_m(config); ++row) {
       if (query_row<config>(row) >= item.seqlen_q || !has_head<config>(params, row)) continue;

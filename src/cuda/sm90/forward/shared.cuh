@@ -21,7 +21,9 @@ struct SharedAddresses {
   SIRDAR_DEVICE uint32_t bias(int warpgroup, int stage) const {
     return base + kMap.bias + (warpgroup * kBias + stage) * bias_bytes(config);
   }
-  SIRDAR_DEVICE uint32_t info(int slot) const { return base + kMap.info + slot * info_bytes(config); }
+  SIRDAR_DEVICE uint32_t info(int slot) const {
+    return base + kMap.info + slot * info_bytes(config);
+  }
   SIRDAR_DEVICE uint32_t block_info(int stage) const {
     return base + kMap.block_info + stage * kBlockInfoBytes;
   }
@@ -90,6 +92,10 @@ SIRDAR_DEVICE void init_barriers(const SharedAddresses<config>& s) {
 template <ForwardConfig config>
 SIRDAR_DEVICE void write_item(uint32_t info, const WorkItem& item) {
   ptx::store_shared(info, {item.block, item.batch, item.head, item.num_blocks});
+  if constexpr (config.follows_documents) {
+    ptx::store_shared(info + 16, {item.first_block, item.first_row, item.end_row, item.first_key});
+    return;
+  }
   ptx::store_shared(info + 16, {item.first_block, item.q_begin, item.seqlen_q, item.seqlen_k});
   if constexpr (has_parts(config)) ptx::store_shared(info + 32, {item.split, 0, 0, 0});
 }
@@ -97,11 +103,23 @@ SIRDAR_DEVICE void write_item(uint32_t info, const WorkItem& item) {
 template <ForwardConfig config>
 SIRDAR_DEVICE WorkItem read_item(const ForwardParams& params, uint32_t info) {
   const ptx::Int4 a = ptx::load_shared_int4(info), b = ptx::load_shared_int4(info + 16);
-  WorkItem item{ptx::uniform(a.x), ptx::uniform(a.y), ptx::uniform(a.z), ptx::uniform(a.w), 0, 0,
-                params.seqlen_q,   params.seqlen_k, 0};
+  WorkItem item{ptx::uniform(a.x),
+                ptx::uniform(a.y),
+                ptx::uniform(a.z),
+                ptx::uniform(a.w),
+                0,
+                0,
+                params.seqlen_q,
+                params.seqlen_k,
+                0};
   if constexpr (has_parts(config)) item.split = ptx::uniform(ptx::load_shared_int4(info + 32).x);
   if constexpr (config.mask == MaskForm::interval || config.has_mask_mod || has_parts(config)) {
     item.first_block = ptx::uniform(b.x);
+  }
+  if constexpr (config.follows_documents) {
+    item.first_row = ptx::uniform(b.y);
+    item.end_row = ptx::uniform(b.z);
+    item.first_key = ptx::uniform(b.w);
   }
   if constexpr (config.has_lengths) {
     item.q_begin = ptx::uniform(b.y);

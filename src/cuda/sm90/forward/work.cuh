@@ -26,6 +26,9 @@ struct WorkItem {
   int q_begin, seqlen_q, seqlen_k;
   int split;  // which part of the keys; of the last round's shares: 0 a whole item, < 0 one that
               // another thread block ends, > 0 one that so many others have parts of
+  // With follows_documents, where `block` counts two for each window:
+  int first_row = 0, end_row = 0;  // rows of its tile
+  int first_key = 0;               // where key block 0 begins: not behind key 0
 };
 
 // A row of a tile as its sequence counts: tile rows follow each other from block to block, and with
@@ -68,6 +71,25 @@ SIRDAR_DEVICE Rows rows_of(const IntView& cu_seqlens, const IntView& seqused, in
   return rows_in<config.has_lengths>(cu_seqlens, seqused, seqlen, batch);
 }
 
+// The first row of a tile, as tile rows count.
+template <ForwardConfig config>
+SIRDAR_DEVICE int first_tile_row(const WorkItem& item) {
+  if constexpr (config.follows_documents) return item.first_row;
+  return item.block * block_m(config);
+}
+// Where those end that take part.
+template <ForwardConfig config>
+SIRDAR_DEVICE int used_rows(const WorkItem& item) {
+  if constexpr (config.follows_documents) return item.end_row;
+  return item.seqlen_q;
+}
+// The first key of a key block.
+template <ForwardConfig config>
+SIRDAR_DEVICE int key_of(const WorkItem& item, int block) {
+  if constexpr (config.follows_documents) return item.first_key + block * config.block_n;
+  return block * config.block_n;
+}
+
 // Where the rows of a ragged sequence end, used or not: the rest of its output is zeros.
 template <ForwardConfig config>
 SIRDAR_DEVICE int stored_rows(const ForwardParams& params, int batch) {
@@ -78,6 +100,13 @@ SIRDAR_DEVICE int stored_rows(const ForwardParams& params, int batch) {
     }
   }
   return params.seqlen_q;
+}
+
+// Where the rows of an item end that it stores.
+template <ForwardConfig config>
+SIRDAR_DEVICE int stored_rows(const ForwardParams& params, const WorkItem& item) {
+  if constexpr (config.follows_documents) return item.end_row;
+  return stored_rows<config>(params, item.batch);
 }
 
 constexpr bool is_by_head(const ForwardConfig& c) {
@@ -143,8 +172,8 @@ SIRDAR_DEVICE int blocks_per_part(const ForwardParams& params, int num_blocks) {
   return params.parts.by_splits.quotient(num_blocks + params.parts.num_splits - 1);
 }
 
-// Shares are counted from the last thread block on, so that an item is ended by the highest of those
-// that have parts of it.
+// Shares are counted from the last thread block on, so that an item is ended by the highest of
+// those that have parts of it.
 SIRDAR_DEVICE int last_slot(const LastRound& last) { return last.grid - 1 - ptx::block_idx_x(); }
 
 // This thread block's share of the last round: what is left of an item from the share's begin on
@@ -156,7 +185,8 @@ SIRDAR_DEVICE WorkItem share_of(const ForwardParams& params, int index) {
             end = ptx::min_of(begin + last.share, last.num_items * last.num_blocks);
   const int place = last.by_blocks.quotient(begin) + index, origin = place * last.num_blocks;
   const int from = ptx::max_of(begin - origin, 0), to = ptx::min_of(end - origin, last.num_blocks);
-  WorkItem item = whole_item_of<config>(params, last.first_item + ptx::min_of(place, last.num_items - 1));
+  WorkItem item =
+      whole_item_of<config>(params, last.first_item + ptx::min_of(place, last.num_items - 1));
   item.first_block += last.num_blocks - to;
   item.num_blocks = ptx::max_of(to - from, 0);
   item.split = from > 0 ? -1 : (last.num_blocks - to + last.share - 1) / last.share;
