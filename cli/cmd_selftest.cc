@@ -36,6 +36,7 @@ std::vector<std::string_view> corpus_problems() {
 
 struct Tally {
   int64_t num_problems = 0, num_checks = 0, num_refusals = 0, num_failures = 0;
+  std::string refusal;  // the last
 };
 
 Status check_everywhere(const Problem& problem, const std::vector<std::string>& names,
@@ -46,6 +47,7 @@ Status check_everywhere(const Problem& problem, const std::vector<std::string>& 
     if (!reason.ok()) return reason.status();
     if (!reason.value().empty()) {
       ++tally.num_refusals;
+      tally.refusal = reason.value();
       continue;
     }
     PlanOptions options;
@@ -87,11 +89,19 @@ int selftest(const SelftestFlags& flags) {
     if (!status.ok()) return fail(status);
   }
   progress.clear();
+  if (tally.num_checks == 0) {
+    return fail(
+        fmt::format("selftest: nothing was checked, all is refused ({}); give a --backend "
+                    "that runs here, or none.",
+                    tally.refusal));
+  }
+  const bool is_cut_short = tally.num_problems < static_cast<int64_t>(problems.size());
   fmt::print(
-      "{}: {} of {} problems, {} checks, {} failed, {} refused by an implementation, "
+      "{}: {} of {} problems{}, {} checks, {} failed, {} refused by an implementation, "
       "{:.1f} s, seed {}\n",
       tally.num_failures == 0 ? "ok" : "FAIL", tally.num_problems, problems.size(),
-      tally.num_checks, tally.num_failures, tally.num_refusals, elapsed(), seed.value());
+      is_cut_short ? " (more with a larger --seconds)" : "", tally.num_checks, tally.num_failures,
+      tally.num_refusals, elapsed(), seed.value());
   return tally.num_failures == 0 ? kExitOk : kExitCheckFailed;
 }
 

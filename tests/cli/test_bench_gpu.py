@@ -68,3 +68,4 @@ def test_without_a_gpu_it_says_so(sirdar):
     if "gpu          none" not in sirdar.ok("doctor").out:
         pytest.skip("there is a GPU here")
     sirdar.refused("bench", PROBLEM, "--backend", "cuda", says="driver: ")
+    sirdar.refused("selftest", "--backend", "cuda", says="nothing was checked")
