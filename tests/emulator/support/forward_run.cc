@@ -61,7 +61,8 @@ void ForwardRun::fill_inputs() {
   std::mt19937 random(static_cast<unsigned>(problem_.data_seed));
   const auto fill = [&](Tensor16& tensor, float scale) {
     for (size_t i = 0; i + 8 < tensor.data.size(); ++i) {
-      const float value = static_cast<float>(static_cast<int>(random() % 257) - 128) / 64.0f;
+      float value = static_cast<float>(static_cast<int>(random() % 257) - 128) / 64.0f;
+      if (problem_.outliers > 0 && random() % problem_.outliers == 0) value *= 10;
       tensor.data[i] = narrow(value * scale, config_.element);
     }
   };
@@ -244,6 +245,16 @@ std::string ForwardRun::wrong() const {
     if (out_.data[i] != 0x7fff) return "something was written behind the end of out";
   if (counter_[0] != 0 || counter_[1] != 0) return "the ticket counters are not zero again";
   return "";
+}
+
+double ForwardRun::error() const {
+  double squares = 0, all = 0;
+  for (size_t i = 0; i < expected_.size(); ++i) {
+    const double off = double{widen(out_.data[i], config_.element)} - expected_[i];
+    squares += off * off;
+    all += expected_[i] * expected_[i];
+  }
+  return std::sqrt(squares / all);
 }
 
 }  // namespace sirdar::emulator_tests

@@ -24,6 +24,7 @@ struct ForwardProblem {
   int document = 70;             // of tests that have documents: their length
   std::vector<int> lost_keys{};  // whose values are NaN in even columns, infinite in odd ones
   float input_scale = 1.0f;      // of Q and K: large ones leave the guarded range
+  unsigned outliers = 0;         // one entry of so many is ten times as large; 0: none
   int blocks = 2;                // of the grid, at most one per item
   uint64_t data_seed = 1;
 };
@@ -54,6 +55,8 @@ class ForwardRun {
   std::string wrong() const;
   // Whether all values that somebody sees are.
   bool is_finite() const { return problem_.lost_keys.empty(); }
+  // Relative root mean square error of the output.
+  double error() const;
 
  private:
   void fill_inputs();

@@ -9,8 +9,8 @@ namespace sirdar::sm90 {
 // How a row keeps its reference, the number that scores are taken relative to before exp2.
 //   classic      the running maximum [Dao23 3.1], found and applied in every block
 //   conditional  the maximum is found in every block, and applied when it grew by more than 2^8
-//   guarded      the maximum of the first block; later blocks look at their sums alone, and repair
-//                in the rare case that one grew out of range (README.md)
+//   guarded      the maximum of the first block; later blocks look at their sums alone, and where
+//                one grew several times over the reference follows the largest weight (README.md)
 enum class Softmax : int { classic, conditional, guarded };
 
 // In which order masked items come; without a mask, or with one item of work each, it is by head.

@@ -57,6 +57,11 @@ struct Consumer {
   // that are too large for a polynomial are found the same way, and say nothing of the next
   // block's.
   static constexpr int kEndless = 1 << 30, kPatience = kCapsLast ? kEndless : 1;
+  // How many times its part of the row's sum a thread's may be in one block without the reference
+  // following: what random keys do not reach, and a weight that rules its row nearly always does.
+  static constexpr bool kFollows = follows_rulers(config);
+  static constexpr float kGuard = guard_of(config.element), kGrowth = kN <= 64 ? 5 : 4,
+                         kGrowthOfFewKeys = 64;
 
   const ForwardParams& params;
   const Modification& modification;
@@ -69,7 +74,8 @@ struct Consumer {
   uint32_t weights[kN / 4];
   float out[kWidth / 2];
   RowState rows;
-  int out_started = 0;  // the scale-D of the next product: 0 starts the sum
+  RowPair limits{kGuard, kGuard};  // of a block's sums: above them references are moved
+  int out_started = 0;             // the scale-D of the next product: 0 starts the sum
 
   RingPosition<config.num_stages_k> k_ring;
   RingPosition<config.num_stages_v> v_ring;
@@ -496,45 +502,73 @@ struct Consumer {
     return is_classic;
   }
 
+  SIRDAR_DEVICE void set_limits(float growth) {
+    if constexpr (!kFollows) return;
+    limits = {ptx::min_of(rows.sum.upper * growth, kGuard),
+              ptx::min_of(rows.sum.lower * growth, kGuard)};
+  }
+
+  // Behind an item's first blocks, down to this one: the fewer of their keys a row has seen the
+  // more others add, and the less is known of them. The upper row of a thread has seen the fewer.
+  SIRDAR_DEVICE void set_first_limits(int block) {
+    if constexpr (!kFollows) return;
+    const KeyBounds<config> bounds = bounds_of(item);
+    const int row = query_row<config>(thread_row(item));
+    const int end = ptx::min_of(bounds.hi(row), (item.first_block + num_blocks) * kN);
+    const int seen = end - (kHasLo ? ptx::max_of(bounds.lo(row), block * kN) : block * kN);
+    const float times = kN * ptx::reciprocal_approx(static_cast<float>(ptx::max_of(seen, 1)));
+    set_limits(times * ptx::fma_of(times, 0.25f, kGrowth - 0.25f));
+  }
+
+  SIRDAR_DEVICE RowPair with(RowPair added) const {
+    if constexpr (!kFollows) return added;
+    return {rows.sum.upper + added.upper, rows.sum.lower + added.lower};
+  }
+
   // Exponentials against the reference as it stands; then the sums are looked at. True if the
   // reference moved: outputs so far are to be multiplied by `factor`. The branch also pins the
   // order: without the border of a basic block ptxas moves the wait for the product by V above the
   // exponentials. That wait itself stays out of the branch, which warps take one by one.
   template <class Hide>
   SIRDAR_DEVICE bool guarded_softmax(int block, bool is_classic, Hide hide_some, RowPair& factor) {
-    constexpr float kGuard = guard_of(config.element);
-    const RowPair before = rows.sum;
+    // Behind all that was before, or of this block alone: what is added to -0 needs no addition.
+    RowPair added = kFollows ? RowPair{-0.0f, -0.0f} : rows.sum;
     bool repairs = is_classic;
     if constexpr (kHidesFirst) hide_some();
     if (!is_classic) {
       if constexpr (kAddsAlibiLast) {
         exponentiate<config.is_alibi_one_sided>(scores, params.scale_log2 * kLog2e,
                                                 alibi_rows(item, block, kLog2e), rows.reference,
-                                                rows.sum);
+                                                added);
       } else if constexpr (kCapsLast) {
-        exponentiate_capped<config.writes_lse>(scores, params.cap, rows.reference, rows.sum);
+        exponentiate_capped<config.writes_lse>(scores, params.cap, rows.reference, added);
       } else {
-        exponentiate<config, false>(scores, scale, rows.reference, rows.sum);
+        exponentiate<config, false>(scores, scale, rows.reference, added);
       }
-      repairs = ptx::any_sync(!(rows.sum.upper < kGuard && rows.sum.lower < kGuard));
+      repairs = ptx::any_sync(!(added.upper < limits.upper && added.lower < limits.lower));
     }
-    if (repairs) take_maximum(block, is_classic, hide_some, before, factor);
+    if (repairs) {
+      take_maximum(block, is_classic, hide_some, added, factor);
+      set_limits(is_classic ? kGrowthOfFewKeys : kGrowth);
+    } else {
+      rows.sum = with(added);
+    }
     return repairs;
   }
 
-  // Behind the guarded exponentials: sums grew out of range, or the running maximum is taken
-  // anyway.
+  // Behind the guarded exponentials: a weight may rule its row, or the running maximum is taken
+  // anyway. `added`: the block's sums, without which those of the rows still are.
   template <class Hide>
-  SIRDAR_DEVICE void take_maximum(int block, bool is_classic, Hide hide_some, RowPair before,
+  SIRDAR_DEVICE void take_maximum(int block, bool is_classic, Hide hide_some, RowPair added,
                                   RowPair& factor) {
     if constexpr (kStagesBias) {
-      const RowPair reference = rows.reference;
+      const RowPair reference = rows.reference, before = rows.sum;
       bool is_lost = false;
       if (is_classic) {
         hide_some();
         online_update<config, 0>(scores, scale, rows, factor);
         is_lost = has_lost(before);
-      } else if (!repair(factor)) {
+      } else if (!follow_weights(added, factor)) {
         ++overflows;
         is_lost = true;
       }
@@ -543,12 +577,11 @@ struct Consumer {
       hide_some();
       rows = {reference, before};
       online_update<config, 0>(scores, scale, rows, factor);
-    } else if (is_classic || !repair(factor)) {
+    } else if (is_classic || !follow_weights(added, factor)) {
       if (!is_classic) {
         ++overflows;
         score_again(block);
         if constexpr (kHidesFirst) hide_some();
-        rows.sum = before;
       } else if constexpr (kAddsAlibiLast || kCapsLast) {
         add_terms(scores, item, block);
       }
@@ -564,15 +597,15 @@ struct Consumer {
                          (is_finite(before.lower) && !is_finite(rows.sum.lower)));
   }
 
-  // A sum grew out of range: by a power of two where it is finite. Otherwise false, and the scores
-  // are wanted again.
-  SIRDAR_DEVICE bool repair(RowPair& factor) {
-    const RowPair sum{quad_sum(rows.sum.upper), quad_sum(rows.sum.lower)};
+  // Where all sums are finite, references follow the block's largest weights. Otherwise false, and
+  // the scores are wanted again.
+  SIRDAR_DEVICE bool follow_weights(RowPair added, RowPair& factor) {
+    const RowPair own = with(added), sum{quad_sum(own.upper), quad_sum(own.lower)};
     if (ptx::any_sync(!(sum.upper < 1e37f && sum.lower < 1e37f))) return false;
-    factor = {lower_by_exponent(sum.upper, rows.reference.upper),
-              lower_by_exponent(sum.lower, rows.reference.lower)};
-    rows.sum.upper *= factor.upper;
-    rows.sum.lower *= factor.lower;
+    const RowPair top = row_maxima(scores, 1.0f);
+    factor = {follow_weight(top.upper, sum.upper, rows.reference.upper),
+              follow_weight(top.lower, sum.lower, rows.reference.lower)};
+    rows.sum = {0.25f * sum.upper * factor.upper, 0.25f * sum.lower * factor.lower};
     scale_rows(scores, factor);
     return true;
   }
@@ -627,6 +660,7 @@ struct Consumer {
     if (kMayHide && block.hides) hide(scores, item, block.index, terms);
     RowPair factor;
     online_update<config, kThreshold>(scores, scale, rows, factor);
+    set_first_limits(block.index);
     release_k();
     if (block.is_last) release_q();
     hold_behind(rows.sum);
@@ -804,6 +838,7 @@ struct Consumer {
     } else {
       start(Flag<false>{});
     }
+    set_first_limits(item.first_block + num_blocks - 1);
     skip_v(item.num_blocks - num_blocks);
     if (num_blocks == 1) release_q();
   }

@@ -342,6 +342,7 @@ SIRDAR_DEVICE void Consumer<config, Modification>::run_across() {
     q_ring = next_ring;
     slot = next_slot;
     overflows = 0;
+    set_first_limits(item.first_block + num_blocks - 1);
   }
 }
 

@@ -10,8 +10,8 @@
 
 namespace sirdar::sm90 {
 
-// Above this a partial row sum moves the reference. bf16 weights have the exponents of floats; fp16
-// weights must stay below 65504.
+// Above this a thread's sum moves the reference in any case. bf16 weights have the exponents of
+// floats; fp16 weights must stay below 65504.
 constexpr float guard_of(Element element) {
   return element == Element::bf16 ? 4294967296.0f : 16384.0f;
 }
@@ -277,6 +277,16 @@ SIRDAR_DEVICE RowPair row_maxima(const float (&scores)[kCount], float scale) {
   return {quad_max(upper) * scale, quad_max(lower) * scale};
 }
 
+// Whether references follow weights that rule their rows (README.md). Beside soft-cap and masks
+// that read data it would cost more; narrow heads have no registers for it beside parts of keys.
+constexpr bool follows_rulers(const ForwardConfig& c) {
+  const bool has_registers = !has_parts(c) || c.num_consumers <= 2;
+  return c.softmax == Softmax::guarded && !c.has_softcap && !c.has_mask_mod && has_registers;
+}
+
+// A lane's share where all of a row's have the same, so that each of them knows what the row's is.
+SIRDAR_DEVICE float spread_sum(float sum) { return 0.25f * quad_sum(sum); }
+
 // The online update [Milakov18 alg. 3]: the reference becomes the running maximum; `factor` is what
 // earlier sums and outputs are multiplied by. With kThreshold > 0 the reference stays while no row
 // of the warp outgrew it by that much [Zadouri26 3.2]; weights are then up to 2^kThreshold.
@@ -301,6 +311,9 @@ SIRDAR_DEVICE void online_update(float (&scores)[kCount], float scale, RowState&
   state.sum.upper *= factor.upper;
   state.sum.lower *= factor.lower;
   exponentiate<config, true>(scores, scale, usable, state.sum);
+  if constexpr (follows_rulers(config)) {
+    state.sum = {spread_sum(state.sum.upper), spread_sum(state.sum.lower)};
+  }
 }
 
 template <int kCount>
@@ -309,11 +322,14 @@ SIRDAR_DEVICE void scale_rows(float (&values)[kCount], RowPair factor) {
   for (int i = 0; i < kCount; ++i) values[i] *= is_lower_row(i) ? factor.lower : factor.upper;
 }
 
-// Moves a reference by the power of two that brings its row's (finite) sum near 1: exact.
-SIRDAR_DEVICE float lower_by_exponent(float sum, float& reference) {
-  const uint32_t exponent = ptx::bits_of(ptx::max_of(sum, 1.0f)) >> 23;  // biased by 127
-  reference += static_cast<float>(static_cast<int>(exponent) - 127);
-  return ptx::float_of((254 - exponent) << 23);
+// Moves a reference to a row's largest weight, if that is above 1, and to within 2^12 of its
+// (finite) sum. What all that was relative to it is multiplied by.
+SIRDAR_DEVICE float follow_weight(float weight, float sum, float& reference) {
+  const float top = ptx::max_of(ptx::max_of(weight, sum * 0x1p-12f), 1.0f);
+  const float next = reference + ptx::log2_approx(top);
+  const float factor = ptx::exp2_approx(reference - next);
+  reference = next;
+  return factor;
 }
 
 }  // namespace sirdar::sm90
