@@ -129,8 +129,8 @@ void Machine::step() {
 Fiber* Machine::pick() {
   if (!policy_.priorities) return ready_[random(static_cast<uint32_t>(ready_.size()))];
   const auto priority_of = [&](const Fiber* fiber) {
-    return priority_[static_cast<size_t>(fiber->cta->slot * ((most_threads_ + 31) / 32) +
-                                         fiber->warp)];
+    const int warps = (most_threads_ + 31) / 32, place = fiber->cta->slot * warps + fiber->warp;
+    return priority_[static_cast<size_t>(place)];
   };
   if (chance(1.0 / 64))
     priority_[random(static_cast<uint32_t>(priority_.size()))] = static_cast<int>(random(1000));

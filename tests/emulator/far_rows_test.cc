@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -56,7 +57,13 @@ int64_t count_far(const TensorView& lse, double far) {
 }
 
 TEST(EmulatedFarRows, AreAddedPairByPair) {
+  // Behind a key block that ends early, a share of convert has another.
+  std::vector<int64_t> many(50);
+  std::iota(many.begin(), many.end(), 0);
+  const char* const shares = "bwd b3 sq60 sk300 h1 d64 bf16 bias:bhqk:bf16";
   std::vector<FarCase> cases = {
+      {shares, many, -3e4},
+      {shares, many, -2e5},
       {"bwd b1 sq200 sk300 h2 d64 bf16 bias:hqk:bf16 causal", {0, 31, 130}, -1e9},
       {"bwd b2 sq150 sk200 hq2 hkv1 d128 bf16 bias:bhqk:bf16 causal", {64, 149}, -1e9}};
   if (runs_everything()) {

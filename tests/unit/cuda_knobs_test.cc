@@ -74,6 +74,14 @@ TEST(CudaForwardKnobs, NumbersOutOfRangeAreRefused) {
   EXPECT_TRUE(planned("fwd s100 h2 d128 bf16 document", "follows_documents", "false").ok());
 }
 
+// What the library itself chose gives way.
+TEST(CudaForwardKnobs, SplitsAndSharesGiveWay) {
+  EXPECT_TRUE(planned("fwd b1 sq1 sk8192 hq8 hkv2 d128 bf16", "num_q_buffers", "2").ok());
+  EXPECT_TRUE(planned("fwd b1 sq128 sk8192 h2 d256 bf16", "cluster_size", "2").ok());
+  EXPECT_TRUE(planned("fwd b4 s4096 h8 d256 bf16", "cluster_size", "2").ok());
+  expect_refused("fwd b4 s4096 h8 d256 bf16 batch_invariant", "shares_last_round", "true");
+}
+
 TEST(CudaBackwardKnobs, NumbersOutOfRangeAreRefused) {
   for (const char* text : {"bwd s64 h2 d64 bf16", "bwd s64 h2 d64 bf16 causal",
                            "bwd s64 h2 d128 bf16", "bwd s64 h2 d256 bf16", "bwd s64 h2 d64 fp16"}) {

@@ -4,8 +4,9 @@
 //
 // A document here is a run of rows with the same id. One that has a tile's rows or more begins a
 // tile; others follow each other within tiles, each of which begins a tile's rows behind the one
-// before. So of the windows [kRows t, kRows (t + 1)) each has one tile's first row or two, and a
-// thread block finds a window's by itself. Ids may be anything: tiles are then cut for nothing.
+// before. Every kSegment rows a tile begins anyway, so that nobody searches further. So of the
+// windows [kRows t, kRows (t + 1)) each has one tile's first row or two, and a thread block finds a
+// window's by itself. Ids may be anything: tiles are then cut for nothing.
 #pragma once
 
 #include "ptx/all.cuh"
@@ -27,6 +28,8 @@ struct DocumentSearch {
   static constexpr int kReads = 4, kWords = kWarps * kReads, kSpan = 32 * kWords,
                        kTileWords = kRows / 32, kSharedBytes = 4 * kWords;
   static_assert(kSpan > 3 * kRows);
+  static constexpr int kSegment = 4096;
+  static_assert(kSegment % kRows == 0);
 
   uint32_t shared;
   int warp, lane;
@@ -68,9 +71,10 @@ struct DocumentSearch {
   // Tile 0 or 1 of a window, by all threads of a block; id_of(row).
   template <class IdOf>
   SIRDAR_DEVICE DocumentTile find(IdOf id_of, int length, int window, int place) const {
-    const int first = window * kRows;
-    int next = length;  // where the first long document behind the window's first row begins
-    int last = 0;       // and the last one up to it; row 0 counts as one
+    const int first = window * kRows, segment = first / kSegment * kSegment;
+    const int limit = ptx::min_of(length, segment + kSegment);
+    int next = limit;    // where the first long document behind the window's first row begins
+    int last = segment;  // and the last one up to it
     for (int base = first + 3 * kRows - kSpan;; base += kRows - kSpan) {
       find_borders(id_of, base, length);
       ptx::syncthreads();
@@ -91,19 +95,19 @@ struct DocumentSearch {
         next = ptx::min_of(next, from_lane(next, distance));
       }
       ptx::syncthreads();
-      if (last > 0 || base <= 0) break;
+      if (last > segment || base <= segment) break;
     }
     // On the last one's grid, if the next does not come before; past the end: none.
     const int on_grid = last + (first - last + kRows - 1) / kRows * kRows;
     const bool begins_next = next <= on_grid;
     DocumentTile tile;
     tile.begin = begins_next ? next : on_grid;
-    tile.end = ptx::min_of(tile.begin + kRows, begins_next ? length : next);
+    tile.end = ptx::min_of(tile.begin + kRows, begins_next ? limit : next);
     tile.document = begins_next ? next : last;
     tile.has_second = tile.end < ptx::min_of(first + kRows, length);
     if (place == 0) return tile;
     if (!tile.has_second) return {0, 0, 0, false};
-    return {next, ptx::min_of(next + kRows, length), next, false};
+    return {next, ptx::min_of(next + kRows, limit), next, false};
   }
 
   // The other side's first row with an id, by all threads; 0 where there is none. `likely` costs

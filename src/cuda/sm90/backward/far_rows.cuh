@@ -239,7 +239,7 @@ SIRDAR_DEVICE void add_far(const BackwardParams& params, const Modification& mod
     SIRDAR_NO_UNROLL
     for (int i = 0; i < block_keys(config) / 4; ++i) {  // of a warp
       const int word = warp + 4 * (i / 16), key = rows.first_key + 16 * word + i % 16;
-      if (key >= rows.sequence.k.length) return;
+      if (key >= rows.sequence.k.length) break;
       uint32_t lost = ptx::shfl(words, word);
       if constexpr (is_wide(config)) lost |= ptx::shfl(words, word + 4);
       if ((lost >> lost_bit(i % 16) & 1) != 0) continue;

@@ -87,14 +87,23 @@ Result<Given> given_by_knobs(const Problem& problem, const PlanOptions& options)
 Result<Config> configure(const Problem& problem, const Device&, const PlanOptions& options) {
   const Result<Given> given = given_by_knobs(problem, options);
   if (!given.ok()) return given.status();
-  const ForwardConfig chosen = choose_config(problem, true, given.value());
+  ForwardConfig chosen = choose_config(problem, true, given.value());
   ForwardConfig config = chosen;
   if (Status status = override_fields(config, options.knobs); !status.ok()) return status;
-  // Chosen by the library, it gives way to what the caller wants.
+  // Chosen by the library, they give way to what the caller wants.
+  if (!is_valid(config) && !given.value().num_splits && is_split(chosen)) {
+    chosen = choose_config(problem, true, {given.value().num_packed_heads, 1});
+    config = chosen;
+    if (Status status = override_fields(config, options.knobs); !status.ok()) return status;
+  }
   const auto asks = [](const auto& knob) { return knob.first == "shares_last_round"; };
   if (!is_valid(config) && std::ranges::none_of(options.knobs, asks))
     config.shares_last_round = false;
   KnobFault fault = fault_of(chosen, config);
+  if (!fault.is_fault() && problem.batch_invariant && config.shares_last_round) {
+    fault = {"shares_last_round=true",
+             "with batch_invariant it is false: who shares follows from the batch"};
+  }
   if (!fault.is_fault() &&
       largest_cover_count(problem, config, expression::modification_of(problem)) > kMaxItems) {
     fault = {print_differences(chosen, config),

@@ -26,7 +26,7 @@ SIRDAR_DEVICE void forward(const ForwardParams& params, Counters* counters = nul
   } else {
     ptx::syncthreads();
   }
-  if constexpr (config.has_mask_mod) ptx::griddepcontrol_wait();  // for cover_keys()
+  if constexpr (config.has_mask_mod) ptx::griddepcontrol_wait();            // for cover_keys()
   if constexpr (is_split(config)) ptx::griddepcontrol_launch_dependents();  // combine()
   if (warpgroup == 0) {
     if constexpr (config.moves_registers) {

@@ -29,7 +29,8 @@ struct Share {
     return flags + kSlotFlags * slot + warp();
   }
   SIRDAR_DEVICE float* piece(int slot, int index) const {
-    const long long place = (static_cast<long long>(slot) * kWarps + warp()) * (kPieces + 1) + index;
+    const long long place =
+        (static_cast<long long>(slot) * kWarps + warp()) * (kPieces + 1) + index;
     return c.params.last.sums + (place * 32 + c.lane) * 4;
   }
 

@@ -110,7 +110,8 @@ struct Restorer {
     const int first = first_tile_row<config>(item);
     SIRDAR_NO_UNROLL
     for (int row = first; row < first + block_m(config); ++row) {
-      if (query_row<config>(row) >= item.seqlen_q || !has_head<config>(params, row)) continue;
+      if (query_row<config>(row) >= used_rows<config>(item) || !has_head<config>(params, row))
+        continue;
       if constexpr (is_split(config)) {
         look_at_part(item, row);
       } else {
