@@ -336,7 +336,8 @@ Status run(const Plan::State& state, const Args& args, Stream stream) {
   launch.cluster.x = static_cast<unsigned>(size);
   launch.problem = &state.problem;
   const expression::DeviceModification& modification = own_of(state).modification;
-  void* memory = static_cast<std::byte*>(args.workspace) + kCounterBytes;
+  auto* memory = static_cast<std::byte*>(args.workspace);
+  if (memory != nullptr) memory += kCounterBytes;
   if (is_split(config)) params.parts = parts_view(state.problem, config, memory);
   Status status;
   if (modification.is_empty()) {
