@@ -96,6 +96,20 @@ struct ExactRow {
     }
   }
 
+  // The row's weights, taken relative to `reference`, times V: two columns a lane at a time.
+  template <class Write>
+  SIRDAR_DEVICE void each_sum(float scale, float reference, int lane, Write write) const {
+    SIRDAR_NO_UNROLL
+    for (int column = 2 * lane; column < columns(config.head_dim_v); column += 64) {
+      float first = 0, second = 0;
+      SIRDAR_NO_UNROLL
+      for (int key = begin; key < end; key += 32) {
+        add_values(weight(key + lane, scale, reference), key, column, first, second);
+      }
+      write(column, first, second);
+    }
+  }
+
   // finish(logit), or `hidden`; key: from `begin` on.
   template <class Finish>
   SIRDAR_DEVICE float of_pair(int key, float hidden, Finish finish) const {
@@ -158,15 +172,9 @@ SIRDAR_DEVICE void restore_rows(const ForwardParams& params, const Modification&
     if (row >= used_rows<config>(item) || at == kMinusInfinity) continue;
     if (!has_head<config>(params, first_row + place)) continue;
     const ExactRow<config, Modification> exact(params, modification, item, first_row + place);
-    SIRDAR_NO_UNROLL
-    for (int column = 2 * lane; column < columns(config.head_dim_v); column += 64) {
-      float first = 0, second = 0;
-      SIRDAR_NO_UNROLL
-      for (int key = exact.begin; key < exact.end; key += 32) {
-        exact.add_values(exact.weight(key + lane, scale, at), key, column, first, second);
-      }
+    exact.each_sum(scale, at, lane, [&](int column, float first, float second) {
       write(place, column, first * factor, second * factor);
-    }
+    });
   }
 }
 

@@ -92,17 +92,11 @@ struct Restorer {
     const float scale = config.has_logits ? kLog2e : params.scale_log2;
     const float reference = read_end(params.parts, item, of).reference;
     const ExactRow<config, Modification> exact(params, modification, item, tile_row);
-    SIRDAR_NO_UNROLL
-    for (int column = 2 * lane; column < columns(config.head_dim_v); column += 64) {
-      float first = 0, second = 0;
-      SIRDAR_NO_UNROLL
-      for (int key = exact.begin; key < exact.end; key += 32) {
-        exact.add_values(exact.weight(key + lane, scale, reference), key, column, first, second);
-      }
+    exact.each_sum(scale, reference, lane, [&](int column, float first, float second) {
       if (column < config.head_dim_v) {
         *reinterpret_cast<TwoFloats*>(part + column) = {first, second};
       }
-    }
+    });
   }
 
   SIRDAR_DEVICE void look_at(int slot) const {
