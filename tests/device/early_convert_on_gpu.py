@@ -9,12 +9,13 @@ float64. Prints a line a problem and ends with the number that failed, which is 
 """
 
 import argparse
+import functools
 import itertools
 import math
 import sys
-import traceback
 
 import torch
+from limits_on_gpu import run
 
 import sirdar
 
@@ -121,21 +122,12 @@ def main():
     parser.add_argument("--replays", type=int, default=60)
     parser.add_argument("--only", default="", help="problems that have this in them")
     arguments = parser.parse_args()
-    failed = 0
+    checks = {}
     for dim, causal, seqlen in itertools.product((64, 128), (False, True), (1024, 2048, 4096)):
         name = f"d{dim} s{seqlen}{' causal' if causal else ''}"
-        if arguments.only not in name:
-            continue
-        torch.manual_seed(0)
-        try:
-            print(f"ok       {name}: {check(seqlen, dim, causal, arguments.replays)}", flush=True)
-        except Exception as trouble:
-            failed += 1
-            print(f"FAILED   {name}: {type(trouble).__name__}: {str(trouble)[:600]}", flush=True)
-            traceback.print_exc(limit=-3)
-        torch.cuda.empty_cache()
-    print(f"{failed} failed")
-    return failed
+        if arguments.only in name:
+            checks[name] = functools.partial(check, seqlen, dim, causal, arguments.replays)
+    return run(checks)
 
 
 if __name__ == "__main__":
