@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from types import MappingProxyType
+import sys
 from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _abi, _plan, _problem, _tensor, _threads
@@ -32,7 +33,12 @@ def _read_now(value):
     """A number of another library as Python's: it may change where it stands, and plans are kept by number."""
     if type(value) in _PLAIN or getattr(value, "shape", None) != () or not hasattr(value, "item"):
         return value
-    return value.item()
+    if getattr(value, "requires_grad", False) and sys.modules["torch"].is_grad_enabled():
+        raise ValueError("a number that requires_grad has no gradient; pass its .detach().")
+    try:
+        return value.item()
+    except RuntimeError:  # without data; refused where it is read
+        return value
 
 
 class Gradients(NamedTuple):
@@ -103,6 +109,7 @@ def _forward(arrays, values, tensors, scalars, seed, offset, lse=None, max_logit
     types = tuple(map(type, values))
     if not _PLAIN.issuperset(types):
         values = tuple(map(_read_now, values))
+        types = tuple(map(type, values))
     offsets = _plan._OFFSETS
     entries, keep, layouts = [], [], {}
     key = [values, types]  # 1, 1.0 and True are equal, and not all of them are allowed
@@ -443,6 +450,7 @@ def _backward(given, results, values, tensors, scalars, needs_dtensors, seed, of
     types = tuple(map(type, values))
     if not _PLAIN.issuperset(types):
         values = tuple(map(_read_now, values))
+        types = tuple(map(type, values))
     offsets = _plan._OFFSETS
     entries, keep, layouts = [], [], {}
     for name, array in given.items():

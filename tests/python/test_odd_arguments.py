@@ -261,3 +261,24 @@ def test_an_array_is_no_number_and_is_not_printed(call, names, value):
         message = str(caught.value)
         assert name in message.partition(":")[0], message
         assert "\n" not in message and len(message) < 300 and message.endswith("."), message
+
+
+def test_numbers_as_tensors_are_read_by_what_they_hold():
+    attention = FUNCTIONS["sirdar.attention"][0]
+    attention(window_left=torch.tensor(3))
+    with pytest.raises(TypeError):  # whatever was called before
+        attention(window_left=torch.tensor(3.0))
+    with pytest.raises(ValueError, match="requires_grad"):
+        attention(softmax_scale=torch.tensor(0.5, requires_grad=True))
+    with torch.no_grad():
+        attention(softmax_scale=torch.tensor(0.5, requires_grad=True))
+    with pytest.raises((TypeError, ValueError)):
+        attention(causal=torch.ones((), device="meta"))
+
+
+@pytest.mark.parametrize("value", [[], [1], [1, 2, 3], [0.5, 1.0]])
+def test_a_cache_leftpad_is_a_whole_number_a_sequence(value):
+    q, cache = torch.randn(2, 3, 2, 16), torch.randn(2, 9, 2, 16)
+    for module in (fa2, fa3):
+        with pytest.raises(ValueError, match="cache_leftpad"):
+            module.flash_attn_with_kvcache(q, cache, cache, cache_leftpad=torch.tensor(value))

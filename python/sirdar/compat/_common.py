@@ -420,6 +420,11 @@ def with_kvcache(
     more = descale.options(softcap)
     if cache_leftpad is not None:
         check_tensor("cache_leftpad", cache_leftpad, device)
+        if tuple(cache_leftpad.shape) != (batch,) or cache_leftpad.dtype not in (torch.int32, torch.int64):
+            raise ValueError(
+                f"cache_leftpad: is {cache_leftpad.dtype} of shape {tuple(cache_leftpad.shape)}; torch.int32 of shape "
+                f"{(batch,)} is needed."
+            )
         more["mask_mod"] = "k >= leftpad[b]"
         if chunk_size > 0:  # chunks are counted from the first key that is none of the padding
             more["mask_mod"] += (
