@@ -1,24 +1,30 @@
 """flash-attn as a peer of the comparisons, where it is installed.
 
-FlashAttention-3 is `flash_attn_interface`, FlashAttention-4 `flash_attn.cute` (whose Hopper kernels are a
-port of FlashAttention-3's; `pip install flash-attn-4 'nvidia-cutlass-dsl[cu13]'`).
+FlashAttention-3 is `flash_attn_interface`, or its forward alone, `pip install fa3-fwd`; FlashAttention-4 is
+`flash_attn.cute` (whose Hopper kernels are a port of FlashAttention-3's; `pip install flash-attn-4
+'nvidia-cutlass-dsl[cu13]'`).
 """
 
 import importlib
 
 import torch
 
-MODULES = {"fa3": "flash_attn_interface", "fa4": "flash_attn.cute"}
+MODULES = {"fa3": ("flash_attn_interface", "fa3_fwd_interface"), "fa4": ("flash_attn.cute",)}
+FORWARD_ALONE = {"fa3_fwd_interface"}
 
 
-def functions():
+def functions(backward=False):
     """flash_attn_func of each version that can be imported, by the names above."""
     found = {}
-    for name, module in MODULES.items():
-        try:
-            found[name] = importlib.import_module(module).flash_attn_func
-        except ImportError:
-            pass
+    for name, modules in MODULES.items():
+        for module in modules:
+            if name in found or (backward and module in FORWARD_ALONE):
+                continue
+            try:
+                found[name] = importlib.import_module(module).flash_attn_func
+            except ImportError as error:
+                if error.name != module.partition(".")[0]:  # it is there, and something that it needs is not
+                    print(f"{name}: {module}: {error}", flush=True)
     return found
 
 
@@ -74,5 +80,5 @@ def backward_runners(q, k, v, dout, causal):
 
     return {
         name + "_det" * deterministic: runner(function, deterministic)
-        for name, function in functions().items() for deterministic in (False, True)
+        for name, function in functions(backward=True).items() for deterministic in (False, True)
     }
