@@ -208,9 +208,10 @@ Result<Isa> parse_isa(std::string_view name) {
     if (row.name == name) return row.isa;
     known += (known.empty() ? "" : ", ") + std::string(row.name);
   }
-  return Status(StatusCode::invalid_argument,
-                fmt::format("isa: '{}' is not an instruction set; use one of {}.", name, known),
-                "isa");
+  return Status(
+      StatusCode::invalid_argument,
+      fmt::format("isa: '{}' is not an instruction set; use one of {}.", shortened(name), known),
+      "isa");
 }
 
 Isa best_isa(const X86Features& has) {
@@ -306,8 +307,8 @@ Result<Device> Device::named(std::string_view name) {
   }
   return Status(
       StatusCode::invalid_argument,
-      fmt::format("device: '{}' is not a machine here or a recorded one; use one of {}{}.", name,
-                  known, suggestion(name, names)),
+      fmt::format("device: '{}' is not a machine here or a recorded one; use one of {}{}.",
+                  shortened(name), known, suggestion(name, names)),
       "device");
 }
 

@@ -18,8 +18,8 @@ struct Token {
 
 Status word_error(const Token& token, std::string_view what) {
   return Status(StatusCode::invalid_argument,
-                fmt::format("problem: '{}' at column {} {}{}", token.text, token.column, what,
-                            what.ends_with('?') ? "" : "."),
+                fmt::format("problem: '{}' at column {} {}{}", shortened(token.text), token.column,
+                            what, what.ends_with('?') ? "" : "."),
                 "problem");
 }
 
@@ -98,7 +98,7 @@ class FieldsSet {
         if (other_field != field) continue;
         return word_error(token, fmt::format("sets again what '{}' at column {} does; keep one of "
                                              "the two",
-                                             other.text, other.column));
+                                             shortened(other.text), other.column));
       }
       set_.emplace_back(field, token);
     }

@@ -48,4 +48,17 @@ std::string suggestion(std::string_view word, std::span<const std::string_view> 
   return best.empty() ? std::string() : fmt::format("; did you mean '{}'?", best);
 }
 
+std::string shortened(std::string_view word) {
+  constexpr size_t kShown = 80, kEnd = 37;
+  if (word.size() <= kShown) return std::string(word);
+  // Characters of several bytes stay whole.
+  const auto continues = [&](size_t i) {
+    return (static_cast<unsigned char>(word[i]) & 0xc0) == 0x80;
+  };
+  size_t first = kEnd, last = word.size() - kEnd;
+  while (first > kEnd - 4 && continues(first)) --first;
+  while (last < word.size() - kEnd + 4 && continues(last)) ++last;
+  return fmt::format("{} ... {}", word.substr(0, first), word.substr(last));
+}
+
 }  // namespace sirdar

@@ -1,4 +1,4 @@
-// "did you mean": the known word nearest to an unknown one.
+// What messages say of a word that is not known: the word, and the known one nearest to it.
 #pragma once
 
 #include <span>
@@ -12,5 +12,8 @@ std::string_view nearest(std::string_view word, std::span<const std::string_view
 
 // "; did you mean 'causal'?" or "".
 std::string suggestion(std::string_view word, std::span<const std::string_view> known);
+
+// A caller's word as a message quotes it: of a long one both ends.
+std::string shortened(std::string_view word);
 
 }  // namespace sirdar

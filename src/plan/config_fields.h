@@ -12,6 +12,8 @@
 #include <string>
 #include <utility>
 
+#include "core/suggest.h"
+
 namespace sirdar {
 
 inline std::string field_text(int32_t value) { return std::to_string(value); }
@@ -77,12 +79,14 @@ Status override_fields(C& config, std::span<const std::pair<std::string, std::st
     });
     if (!is_known) {
       return {StatusCode::invalid_argument,
-              fmt::format("knobs: '{}' is not a field of this config; use one of {}.", knob, names),
+              fmt::format("knobs: '{}' is not a field of this config; use one of {}.",
+                          shortened(knob), names),
               "knobs"};
     }
     if (!status.ok()) {
       return {StatusCode::invalid_argument,
-              fmt::format("knobs: {}='{}' cannot be read; give {}.", knob, text, status.message()),
+              fmt::format("knobs: {}='{}' cannot be read; give {}.", knob, shortened(text),
+                          status.message()),
               "knobs"};
     }
   }

@@ -36,8 +36,8 @@ Status check_name(std::string_view name, std::string_view argument) {
     return invalid(argument, fmt::format("'{}' is an instruction set, not an implementation; use "
                                          "one of {}, and the option isa for it.",
                                          name, known));
-  return invalid(argument, fmt::format("'{}' is not an implementation; use one of {}{}.", name,
-                                       known, suggestion(name, names)));
+  return invalid(argument, fmt::format("'{}' is not an implementation; use one of {}{}.",
+                                       shortened(name), known, suggestion(name, names)));
 }
 
 // The device as the options narrow it: implementations look at one set of facts.

@@ -6,6 +6,7 @@
 #include <new>
 
 #include "core/elements.h"
+#include "core/suggest.h"
 #include "reference/attention.h"
 
 namespace sirdar {
@@ -28,10 +29,10 @@ Result<Config> configure(const Problem&, const Device&, const PlanOptions& optio
                   "isa: it has no effect on the reference; leave it empty.", "isa");
   }
   if (options.knobs.empty()) return Config{};
-  return Status(
-      StatusCode::invalid_argument,
-      "knobs: the reference has none, '" + options.knobs[0].first + "' included; leave them out.",
-      "knobs");
+  return Status(StatusCode::invalid_argument,
+                "knobs: the reference has none, '" + shortened(options.knobs[0].first) +
+                    "' included; leave them out.",
+                "knobs");
 }
 
 std::string print(const Config&) { return "float64"; }

@@ -99,6 +99,19 @@ TEST(ProblemString, FloatsAreShortestAndExact) {
   EXPECT_EQ(parsed("s8 scale:-1e30").softmax_scale, -1e30F);
 }
 
+TEST(ProblemString, ErrorsQuoteBothEndsOfALongWord) {
+  const std::string word = "first" + std::string(1'000'000, 'x') + "last";
+  for (const std::string& line : {word, "s8 " + word, "s8 softcap:" + word, "s8 causal " + word}) {
+    const std::string said = error(line);
+    EXPECT_LT(said.size(), 1000u) << said.substr(0, 100);
+    EXPECT_TRUE(contains(said, "xxx ... xxx") && contains(said, "last' at column")) << said;
+  }
+  // Characters of several bytes stay whole.
+  std::string letters;
+  for (int i = 0; i < 100; ++i) letters += "\u20ac";
+  EXPECT_TRUE(contains(error("s8 " + letters), "\u20ac ... \u20ac"));
+}
+
 TEST(ProblemString, ErrorsNameTheWordItsColumnAndWhatIsAllowed) {
   EXPECT_EQ(
       error("s8 causl"),

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "core/suggest.h"
 #include "cuda/modified_params.h"
 #include "cuda/rows/backward/arguments.h"
 #include "cuda/rows/backward/choose.h"
@@ -26,7 +27,7 @@ Result<Config> configure(const Problem& problem, const Device&, const PlanOption
   if (options.knobs.empty()) return Config::of(choose_backward_config(problem));
   return Status(StatusCode::invalid_argument,
                 fmt::format("knobs: {} has none, '{}' included; leave them out.", kBackward.name,
-                            options.knobs[0].first),
+                            shortened(options.knobs[0].first)),
                 "knobs");
 }
 
