@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from types import MappingProxyType
-import sys
 from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _abi, _plan, _problem, _tensor, _threads
@@ -24,21 +23,6 @@ _FORWARD = (
 _QKV = frozenset(("q", "k", "v"))
 _OPTIONS = tuple(_problem.OPTIONS)
 _FP32 = _abi.DTYPES["fp32"]
-
-
-_PLAIN = frozenset((type(None), bool, int, float, str))
-
-
-def _read_now(value):
-    """A number of another library as Python's: it may change where it stands, and plans are kept by number."""
-    if type(value) in _PLAIN or getattr(value, "shape", None) != () or not hasattr(value, "item"):
-        return value
-    if getattr(value, "requires_grad", False) and sys.modules["torch"].is_grad_enabled():
-        raise ValueError("a number that requires_grad has no gradient; pass its .detach().")
-    try:
-        return value.item()
-    except RuntimeError:  # without data; refused where it is read
-        return value
 
 
 class Gradients(NamedTuple):
@@ -88,7 +72,7 @@ def _known_plan(op, key, layouts, values, tensors, scalars, like):
 def _read_named(list_name, given):
     """[(name, pointer, Layout, owner)] of a dict of arrays."""
     return [
-        (name, *_plan.read_argument(f"{list_name}['{name}']", array))
+        (name, *_plan.read_argument(f"{list_name}[{_problem.said(name)}]", array))
         for name, array in _problem.mapping(list_name, given, "{name: array}").items()
     ]
 
@@ -98,7 +82,7 @@ def _check_named_devices(layouts, named):
     for name, _, layout, _ in named:
         if layout.device != device:
             raise ValueError(
-                f"tensors['{name}']: it is on {layout.device or 'the CPU'} and q on {device or 'the CPU'}; "
+                f"tensors[{_problem.said(name)}]: it is on {layout.device or 'the CPU'} and q on {device or 'the CPU'}; "
                 "move all tensors to one device."
             )
 
@@ -107,8 +91,8 @@ def _forward(arrays, values, tensors, scalars, seed, offset, lse=None, max_logit
     """arrays: as _FORWARD; values: as _OPTIONS."""
     kind = _tensor.kind_of(arrays[0], "q")
     types = tuple(map(type, values))
-    if not _PLAIN.issuperset(types):
-        values = tuple(map(_read_now, values))
+    if not _problem.PLAIN.issuperset(types):  # arrays may change, and plans are kept by number
+        values = tuple(map(_problem.held, _OPTIONS, values))
         types = tuple(map(type, values))
     offsets = _plan._OFFSETS
     entries, keep, layouts = [], [], {}
@@ -362,6 +346,9 @@ def _longest(side, cu_seqlens, rows):
 
 def _traced(score_mod, mask_mod, tensors, scalars):
     """The functions among them as texts, with what they reach added to tensors."""
+    for name, given in (("score_mod", score_mod), ("mask_mod", mask_mod)):
+        if isinstance(given, str) and not given:
+            raise ValueError(f"{name}: it is an empty text; write an expression, or leave it out.")
     if type(score_mod) in _TEXTS and type(mask_mod) in _TEXTS:
         return score_mod, mask_mod, tensors, scalars
     from . import _trace
@@ -448,8 +435,8 @@ def _backward(given, results, values, tensors, scalars, needs_dtensors, seed, of
     made is added to them."""
     kind, like = _tensor.kind_of(given["q"], "q"), given["q"]
     types = tuple(map(type, values))
-    if not _PLAIN.issuperset(types):
-        values = tuple(map(_read_now, values))
+    if not _problem.PLAIN.issuperset(types):  # arrays may change, and plans are kept by number
+        values = tuple(map(_problem.held, _OPTIONS, values))
         types = tuple(map(type, values))
     offsets = _plan._OFFSETS
     entries, keep, layouts = [], [], {}
@@ -461,7 +448,7 @@ def _backward(given, results, values, tensors, scalars, needs_dtensors, seed, of
     named = () if tensors is None else _read_named("tensors", tensors)
     for name in needs_dtensors:
         if name not in (tensors or {}):
-            raise ValueError(f"needs_dtensors: '{name}' is none of tensors; give its array there.")
+            raise ValueError(f"needs_dtensors: {_problem.said(name)} is none of tensors; give its array there.")
     declared = tuple((name, layout, name in needs_dtensors) for name, _, layout, _ in named)
     key = ("backward", values, types, tuple(layouts.items()), declared, tuple(scalars))
     try:
@@ -595,7 +582,7 @@ def plan(
         for name in options:
             if name not in allowed:
                 raise TypeError(
-                    f"{name}: a problem string says it itself; beside it go {', '.join(allowed)}."
+                    f"{_problem.shortened(name)}: a problem string says it itself; beside it go {', '.join(allowed)}."
                 )
         name = {None: "", "cpu": "", "host": "", "cuda": "cuda:0"}.get(device, device)
         return _plan.create_from_text(problem, name, {**defaults, **options})
@@ -612,7 +599,7 @@ def plan(
             arrays[name] = options.pop(name)
     for name in options:
         if name not in defaults and name not in _FORWARD:
-            raise TypeError(f"{name}: it is no argument of plan; docs/python.md lists them.")
+            raise TypeError(f"{_problem.shortened(name)}: it is no argument of plan; docs/python.md lists them.")
     options = {**defaults, **{name: value for name, value in options.items() if name in defaults}}
     for side in ("q", "k"):
         if f"cu_seqlens_{side}" in arrays and options[f"seqlen_{side}"] is None:

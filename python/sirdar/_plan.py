@@ -254,7 +254,7 @@ class Plan:
         for name, array in arrays.items():
             if name not in _OFFSETS:
                 raise TypeError(
-                    f"{name}: a plan has no such argument; arguments are {', '.join(_OFFSETS)}."
+                    f"{_problem.shortened(name)}: a plan has no such argument; arguments are {', '.join(_OFFSETS)}."
                 )
             if array is not None:
                 inputs[name] = array
@@ -331,17 +331,17 @@ class Plan:
         entries = []
         for name in names:
             if name not in given:
-                raise ValueError(f"{list_name}: '{name}' is missing; pass it.")
+                raise ValueError(f"{list_name}: {_problem.said(name)} is missing; pass it.")
             pointer, layout, owner = read_argument(
-                f"{list_name}['{name}']", given.pop(name), is_output
+                f"{list_name}[{_problem.said(name)}]", given.pop(name), is_output
             )
             if layout.device != self._device:
-                self._refuse_devices({f"{list_name}['{name}']": layout})
+                self._refuse_devices({f"{list_name}[{_problem.said(name)}]": layout})
             entries.append((pointer, layout.tail, layout))
             keep.append(owner)
         for name in given:
             raise ValueError(
-                f"{list_name}: '{name}' is given although the problem does not list it; use one of "
+                f"{list_name}: {_problem.said(name)} is given although the problem does not list it; use one of "
                 f"[{', '.join(names)}]."
             )
         return entries
@@ -351,11 +351,11 @@ class Plan:
         values = []
         for name in self._scalars:
             if name not in given:
-                raise ValueError(f"scalars: '{name}' is missing; pass it.")
-            values.append(_problem.real(f"scalars['{name}']", given.pop(name)))
+                raise ValueError(f"scalars: {_problem.said(name)} is missing; pass it.")
+            values.append(_problem.real(f"scalars[{_problem.said(name)}]", given.pop(name)))
         for name in given:
             raise ValueError(
-                f"scalars: '{name}' is given although the problem does not list it; leave it out."
+                f"scalars: {_problem.said(name)} is given although the problem does not list it; leave it out."
             )
         return values
 
@@ -409,7 +409,7 @@ def pack_tensor(pointer, tail):
 def unsigned(name, value):
     number = value if type(value) is int else _problem.integer(name, value)
     if not 0 <= number < 2**64:
-        raise ValueError(f"{name}: {number} is not from 0 to 2^64 - 1.")
+        raise ValueError(f"{name}: {_problem.said(number)} is not from 0 to 2^64 - 1.")
     return number
 
 

@@ -4,9 +4,11 @@ import ctypes
 import math
 import operator
 import re
+import sys
 from collections.abc import Mapping
 
 from . import _abi, _tensor
+from ._said import said, shortened  # noqa: F401  shortened for who has this module
 
 # What a caller may say beside the arrays, with its default. The names are the glossary's.
 OPTIONS = {
@@ -37,13 +39,23 @@ OPTIONS = {
 }
 
 
-def said(value):
-    """A value in a message, which is one sentence: arrays by their shapes."""
-    text = repr(value)
-    if "\n" not in text and len(text) <= 80:
-        return text
+PLAIN = frozenset((type(None), bool, int, float, str))
+
+
+def held(name, value):
+    """The number that an array of one element holds, whatever its rank and framework; anything else as it is. So
+    numbers are read: what Python's float() and operator.index() take of arrays depends on who made them."""
+    if type(value) in PLAIN:
+        return value
     shape = getattr(value, "shape", None)
-    return type(value).__name__ + ("" if shape is None else f" of shape {list(shape)}")
+    if not isinstance(shape, tuple) or not hasattr(value, "item") or math.prod(shape) != 1:
+        return value
+    if getattr(value, "requires_grad", False) and sys.modules["torch"].is_grad_enabled():
+        raise ValueError(f"{name}: it requires_grad, and a number has no gradient; pass its .detach().")
+    try:
+        return value.item()
+    except RuntimeError:  # without data; refused by who reads a number
+        return value
 
 
 def _is_bool(value):
@@ -51,6 +63,8 @@ def _is_bool(value):
 
 
 def integer(name, value):
+    """A whole number: an int of any framework, or an array that holds one; no bool, no float, 2.0 neither."""
+    value = held(name, value)
     if _is_bool(value):
         raise TypeError(f"{name}: {said(value)} is a flag, not a number; pass an int.")
     try:
@@ -58,7 +72,7 @@ def integer(name, value):
     except TypeError:
         raise TypeError(f"{name}: {said(value)} is not a whole number; pass an int.") from None
     if not -(2**63) < number < 2**63:
-        raise ValueError(f"{name}: {number} does not fit in 64 bits; pass a smaller number.")
+        raise ValueError(f"{name}: {said(number)} does not fit in 64 bits; pass a smaller number.")
     return number
 
 
@@ -78,10 +92,14 @@ def count(name, value):
 
 
 def real(name, value):
+    """A number: a float or an int of any framework, or an array that holds one; no bool."""
+    value = held(name, value)
     if isinstance(value, (str, bytes)):
         raise TypeError(f"{name}: {said(value)} is not a number; pass a float.")
     if _is_bool(value):
         raise TypeError(f"{name}: {said(value)} is a flag, not a number; pass a float.")
+    if getattr(value, "shape", ()) != ():
+        raise TypeError(f"{name}: {said(value)} is not a number; pass a float.")
     try:
         number = float(value)
     except (TypeError, ValueError, RuntimeError):  # the last of tensors without data
@@ -104,6 +122,8 @@ def switch(name, value):
 
 
 def flag(name, value):
+    """True, False, or their ints; a bool of any framework, or an array that holds one."""
+    value = held(name, value)
     if isinstance(value, bool):
         return int(value)
     try:
@@ -143,6 +163,8 @@ def mapping(name, value, entries):
 
 def _dtype_name(value):
     """A dtype by our name or by that of a framework: "fp32", "float32", numpy.float32, torch.float32."""
+    if isinstance(value, int):
+        return value
     if isinstance(value, str):
         name = value
     else:
@@ -320,7 +342,10 @@ def problem_from(op, layouts, options, tensors=(), scalars=()):
 
 def _knob_text(value):
     """As the library reads it: true and false for the bools of Python and NumPy."""
-    word = str(value)
+    try:
+        word = str(value)
+    except ValueError:  # more digits than Python writes, which are more than the library reads
+        word = said(value)
     return word.lower() if _is_bool(value) else word
 
 
@@ -339,7 +364,7 @@ def plan_options_from(options, device):
     if knobs:
         pairs = knobs.items()
         keep = (_abi.Knob * len(pairs))(
-            *((text("knobs", str(n)), text("knobs", _knob_text(v))) for n, v in pairs)
+            *((text("knobs", _knob_text(n)), text("knobs", _knob_text(v))) for n, v in pairs)
         )
         c.knobs, c.num_knobs = keep, len(pairs)
     return c, keep

@@ -184,7 +184,7 @@ def selftest(device: str = "cpu") -> Report:
     (ImportError without).
     """
     if not isinstance(device, str) or not re.fullmatch(r"cpu|cuda(:\d{1,4})?", device):
-        raise ValueError(f"device: {device!r} is none of cpu, cuda and cuda:N; pass one of them.")
+        raise ValueError(f"device: {_problem.said(device)} is none of cpu, cuda and cuda:N; pass one of them.")
     try:
         import numpy
     except ImportError:

@@ -10,6 +10,7 @@ import types
 from typing import NamedTuple
 
 from . import expressions
+from ._said import said, shortened
 from ._tensor import remember
 from .expressions import BOOL, FP32, INT, NotInLanguage, Value, value_of
 
@@ -141,12 +142,12 @@ def element_of(array, index, name="tensor"):
     for one in indices:
         if isinstance(one, (slice, type(None), type(Ellipsis))):
             raise TypeError(
-                f"{name}: {one!r} is not in the language; give one whole number for each axis."
+                f"{name}: {said(one)} is not in the language; give one whole number for each axis."
             )
         value = value_of(one)
         if value.type != INT:
             raise TypeError(
-                f"{name}: the index '{value.text}' is {value.type} and must be a whole number."
+                f"{name}: the index '{shortened(value.text)}' is {value.type} and must be a whole number."
             )
         texts.append(value.text)
     # "torch.int32" or "int32"; what the language has not the library refuses by name.
@@ -272,7 +273,7 @@ def _arguments(role, function, reads):
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
         raise TypeError(
-            f"{role}: {function!r} has no signature to trace; pass a lambda or a text."
+            f"{role}: {said(function)} has no signature to trace; pass a lambda or a text."
         ) from None
     needed = [one for one in parameters if one.default is one.empty]
     if any(one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in needed):
@@ -328,11 +329,11 @@ def _run(role, function, reads):
         _current.reads = previous
     if role == "mask_mod" and value.type != BOOL:
         raise TypeError(
-            f"mask_mod: it returns the number '{value.text}' and must return a condition, as in q >= k."
+            f"mask_mod: it returns the number '{shortened(value.text)}' and must return a condition, as in q >= k."
         )
     if role == "score_mod" and value.type == BOOL:
         raise TypeError(
-            f"score_mod: it returns the condition '{value.text}' and must return a score."
+            f"score_mod: it returns the condition '{shortened(value.text)}' and must return a score."
         )
     return value.text
 

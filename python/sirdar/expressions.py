@@ -13,6 +13,8 @@ import math
 import operator
 from typing import Any
 
+from ._said import said as _said, shortened as _shortened
+
 FP32, INT, BOOL = "fp32", "int", "bool"
 
 # How tightly operators bind, as in docs/expressions.md; larger is tighter.
@@ -80,13 +82,13 @@ class Value:
     def __pow__(self, other):
         if isinstance(other, Value) or hasattr(other, "_whole"):
             raise TypeError(
-                f"'{self.text}' to the power of a traced value is not in the language; write exp(y * log(x))."
+                f"'{_shortened(self.text)}' to the power of a traced value is not in the language; write exp(y * log(x))."
             )
         if other == 0.5:
             return sqrt(self)
         if not isinstance(other, int) or not 1 <= other <= 8:
             raise TypeError(
-                f"a traced value to the power of {other!r} is not in the language; write exp(y * log(x))."
+                f"a traced value to the power of {_said(other)} is not in the language; write exp(y * log(x))."
             )
         result = self
         for _ in range(other - 1):
@@ -147,13 +149,13 @@ class Value:
 
     def __bool__(self):
         raise TypeError(
-            f"'{self.text}' has no value while it is traced, so if, and, or, not and chained comparisons "
+            f"'{_shortened(self.text)}' has no value while it is traced, so if, and, or, not and chained comparisons "
             "cannot ask it; use sirdar.expressions.where(condition, x, y), &, | and ~."
         )
 
     def __float__(self):
         raise TypeError(
-            f"'{self.text}' has no value while it is traced; use the functions of sirdar.expressions, "
+            f"'{_shortened(self.text)}' has no value while it is traced; use the functions of sirdar.expressions, "
             "numpy or torch instead of those of math."
         )
 
@@ -161,7 +163,7 @@ class Value:
 
     def __index__(self):
         raise TypeError(
-            f"'{self.text}' has no value while it is traced; only arrays that the function reaches by a "
+            f"'{_shortened(self.text)}' has no value while it is traced; only arrays that the function reaches by a "
             "name of its own, or that tensors={...} names, can be read there."
         )
 
@@ -169,13 +171,13 @@ class Value:
         self.__index__()
 
     def __iter__(self):
-        raise TypeError(f"'{self.text}' is one value; it cannot be taken apart.")
+        raise TypeError(f"'{_shortened(self.text)}' is one value; it cannot be taken apart.")
 
     def __getattr__(self, name):
         if name.startswith("__"):  # what NumPy, torch and copy ask every object for
             raise AttributeError(name)
         raise NotInLanguage(
-            f"'{self.text}' is traced and has no .{name}; use the functions of sirdar.expressions, as in "
+            f"'{_shortened(self.text)}' is traced and has no .{name}; use the functions of sirdar.expressions, as in "
             "exp(score)."
         )
 
@@ -200,7 +202,7 @@ class Value:
 def _refusal(what):
     def refuse(self, *_):
         raise TypeError(
-            f"{what} of the traced '{self.text}' is not in the language; sirdar.expressions lists it."
+            f"{what} of the traced '{_shortened(self.text)}' is not in the language; sirdar.expressions lists it."
         )
 
     return refuse
@@ -228,7 +230,7 @@ def value_of(x):
     except TypeError:
         return _fp32(x)
     if not -(2**31) < number < 2**31:
-        raise ValueError(f"{number} is more than an int of 32 bits; use a float.")
+        raise ValueError(f"{_said(number)} is more than an int of 32 bits; use a float.")
     sign = "-" if number < 0 else ""
     return Value(f"{sign}{abs(number)}", INT, _UNARY if sign else _PRIMARY, not sign)
 
@@ -265,7 +267,7 @@ def _truth(x):
     value = value_of(x)
     if value.type != BOOL:
         raise TypeError(
-            f"'{value.text}' is a number and &, | and ~ take conditions; compare it, as in x != 0."
+            f"'{_shortened(value.text)}' is a number and &, | and ~ take conditions; compare it, as in x != 0."
         )
     return value
 

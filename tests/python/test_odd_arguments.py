@@ -9,7 +9,7 @@ import torch
 import sirdar
 import sirdar.torch
 from sirdar.compat import flash_attn as fa2, flash_attn_interface as fa3
-from sirdar.compat.flash_attn import flash_attn_interface as fa2_lower
+from sirdar.compat.flash_attn import bert_padding, flash_attn_interface as fa2_lower
 
 jax = pytest.importorskip("jax")
 
@@ -20,9 +20,11 @@ TS_Q, TS_K = torch.from_numpy(STARTS_Q), torch.from_numpy(STARTS_K)
 OUT, LSE = sirdar.attention(Q, K, K, return_lse=True)
 T_OUT, T_LSE = torch.from_numpy(OUT), torch.from_numpy(LSE)
 
-COUNT = (True, False, np.True_, 1.0, 1.5, "1", [1], -3)
+WHOLE = (True, False, np.True_, 1.0, 0.0, 1.5, np.float32(0), np.zeros(()), np.ones(1), torch.tensor([1.0]), np.ones(2, int),
+         torch.tensor([True]), "1", "", b"", [1], 2**70, 10**5000)
+COUNT = (*WHOLE, -3)
 FLAG = (1.0, 0.0, 2, -1, "yes", [True], None)
-REAL = (True, False, np.True_, "0.5", [0.5])
+REAL = (True, False, np.True_, np.array([True]), torch.tensor(False), np.ones(2), "0.5", "", [0.5], 10**5000)
 SWITCH = (*REAL, 1e-50, -1e-50, 1e-45)
 
 OF_SCORES = {"softmax_scale": REAL, "softcap": SWITCH, "causal": FLAG}
@@ -33,8 +35,8 @@ SEED = {"dropout_seed": COUNT, "dropout_offset": COUNT}
 LENGTHS = {"seqlen_q": COUNT, "seqlen_k": COUNT}
 FA2 = {**OF_SCORES, "dropout_p": SWITCH, "deterministic": FLAG, "return_attn_probs": FLAG}
 FA3 = {**OF_SCORES, "attention_chunk": COUNT, "sm_margin": COUNT, "deterministic": FLAG, "return_attn_probs": FLAG}
-HINTS = {"num_splits": COUNT, "pack_gqa": FLAG[:-1]}
-CACHE = {**OF_SCORES, "num_splits": COUNT, "rotary_interleaved": FLAG, "return_softmax_lse": FLAG, "cache_seqlens": COUNT}
+HINTS = {"num_splits": WHOLE, "pack_gqa": FLAG[:-1]}
+CACHE = {**OF_SCORES, "num_splits": WHOLE, "rotary_interleaved": FLAG, "return_softmax_lse": FLAG, "cache_seqlens": COUNT}
 WINDOW = ((1, True), (1.0, 1), (1,), (1, 2, 3), 1, None, "ab")
 
 
@@ -89,9 +91,9 @@ FUNCTIONS = {
     ),
     "_flash_attn_varlen_forward": (
         lambda **options: fa2_lower._flash_attn_varlen_forward(
-            TQ[0], TK[0], TK[0], TS_Q, TS_K, 5, 7,
-            **{"dropout_p": 0.0, "softmax_scale": None, "causal": False, **options},
-        ), {**OF_SCORES, "dropout_p": SWITCH, "num_splits": COUNT},
+            TQ[0], TK[0], TK[0], TS_Q, TS_K,
+            **{"max_seqlen_q": 5, "max_seqlen_k": 7, "dropout_p": 0.0, "softmax_scale": None, "causal": False, **options},
+        ), {**OF_SCORES, "dropout_p": SWITCH, "num_splits": WHOLE, "max_seqlen_q": COUNT, "max_seqlen_k": COUNT},
     ),
     "FA3 flash_attn_func": (
         lambda **options: fa3.flash_attn_func(TQ, TK, TK, **options), {**FA3, **HINTS, "window_size": WINDOW},
@@ -130,9 +132,9 @@ CASES = [(function, name) for function, (_, names) in FUNCTIONS.items() for name
 
 def equals_of(values):
     """What is allowed and equal to some of the values that are not."""
-    if values is COUNT:
+    if values is COUNT or values is WHOLE:
         return 1, 0
-    return (1.0, 0.0) if values in (REAL, SWITCH) else (True, False)
+    return (1.0, 0.0) if values is REAL or values is SWITCH else (True, False)
 
 
 
@@ -149,7 +151,122 @@ def test_it_is_refused_by_name(function, name):
             call(**{name: value})
         message = str(caught.value)
         assert message.startswith(f"{name}: "), (value, message)
-        assert message.endswith(".") and "\n" not in message
+        assert message.endswith(".") and "\n" not in message and len(message) < 300, message
+
+
+def arrays_of(number):
+    """A number as the arrays and scalars that hold it."""
+    dtypes = (np.int8, np.int64, np.uint16) if type(number) is int else (np.float32, np.float64)
+    made = [maker(number) for maker in dtypes] + [np.full(shape, number) for shape in ((), (1,), (1, 1))]
+    return [*made, *(torch.full(shape, number) for shape in ((), (1,), (1, 1)))]
+
+
+@pytest.mark.parametrize("function, name", CASES)
+def test_an_array_of_one_element_is_the_number_that_it_holds(function, name):
+    call, names = FUNCTIONS[function]
+    if name in ("seqlen_q", "seqlen_k", "max_seqlen_q", "max_seqlen_k"):
+        number = 7
+    elif names[name] is FLAG:
+        number = None
+        if function == "scaled_dot_product_attention":
+            return  # whose flags are bools alone, as torch has it
+    elif name in ("dropout_seed", "dropout_offset", "dropout_p", "cache_seqlens", "num_heads_q", "window_size"):
+        return  # needs another argument too, draws, is a tensor of another meaning, is a pair, or has one value
+    else:
+        number = 1 if names[name] is COUNT or names[name] is WHOLE else 0.5
+    if number is None:
+        made = [np.True_, np.array(True), np.array([True]), torch.tensor(True), torch.tensor([[True]])]
+        wanted = call_of(call, name, True)
+    else:
+        made, wanted = arrays_of(number), call_of(call, name, number)
+    for one in made:
+        found = call_of(call, name, one)
+        assert type(found) is type(wanted) and repr(found) == repr(wanted), (one, found, wanted)
+
+
+def call_of(call, name, value):
+    try:
+        return call(**{name: value})
+    except (NotImplementedError, TypeError, ValueError) as error:
+        return error  # the same one
+
+
+def test_an_array_that_is_written_to_later_is_another_number():
+    for name, hold in (("window_left", 0), ("chunk_size", 1), ("softmax_scale", 0.0), ("softcap", 0.5)):
+        for function in ("sirdar.attention", "sirdar.torch.attention"):
+            call = FUNCTIONS[function][0]
+            for made in (np.full(1, hold), torch.full((1,), hold), torch.full((), hold)):
+                call(**{name: made})
+                made[...] = 3
+                assert repr(call(**{name: made})) == repr(call(**{name: 3}))
+
+
+@pytest.mark.parametrize("name", ["score_mod", "mask_mod"])
+@pytest.mark.parametrize("value", ["", " ", 0, 0.0, False, [], (), {}, b"", np.array(0), np.zeros(0), torch.zeros(0), object()])
+def test_an_expression_that_is_none(name, value):
+    functions = ("attention", "decode", "backward", "plan", "torch.attention", "torch.backward", "jax.attention")
+    for call in (FUNCTIONS[f"sirdar.{function}"][0] for function in functions):
+        with pytest.raises((TypeError, ValueError), match=f"^{name}: "):
+            call(**{name: value})
+
+
+MEGABYTE = "x" * 1_000_000
+
+
+@pytest.mark.parametrize(
+    "call, names",
+    [
+        (FUNCTIONS["sirdar.attention"][0], "alignment implementation isa dtype_out window_left softcap causal"),
+        (FUNCTIONS["sirdar.plan"][0], "alignment implementation isa needs_dbias num_threads"),
+        (FUNCTIONS["sirdar.explain"][0], "implementation isa"),
+        (FUNCTIONS["sirdar.backward"][0], "needs_dtensors alignment implementation"),
+        (FUNCTIONS["sirdar.torch.attention"][0], "alignment chunk_size return_lse"),
+        (FUNCTIONS["scaled_dot_product_attention"][0], "scale is_causal dropout_p"),
+        (FUNCTIONS["flash_attn_func"][0], "window_size causal softcap"),
+        (FUNCTIONS["flash_attn_with_kvcache"][0], "cache_seqlens window_size num_splits"),
+        (FUNCTIONS["FA3 flash_attn_func"][0], "attention_chunk pack_gqa"),
+        (lambda **options: sirdar.plan("fwd s64 h2 d16", **options), "device isa"),
+    ],
+)
+def test_what_is_quoted_is_short(call, names):
+    for name in names.split():
+        for value in (MEGABYTE, MEGABYTE.encode(), [1] * 100_000, {1: MEGABYTE}, 10**100_000):
+            with pytest.raises((TypeError, ValueError)) as caught:
+                call(**{name: value})
+            message = str(caught.value)
+            assert message.startswith(name) and len(message) < 900, (message[:100], len(message))
+            if value is MEGABYTE and "'" in message:
+                assert "xxx ... xxx" in message
+
+
+def test_names_that_are_quoted_are_short():
+    one = {MEGABYTE: 3}
+    calls = [
+        lambda: sirdar.plan(MEGABYTE),
+        lambda: sirdar.plan("fwd s64 h2 d16 " + MEGABYTE),
+        lambda: sirdar.plan("fwd s64 h2 d16", **one),
+        lambda: sirdar.plan(Q, K, K, **one),
+        lambda: sirdar.attention(Q, K, K, knobs=one),
+        lambda: sirdar.attention(Q, K, K, knobs={"num_threads": MEGABYTE}),
+        lambda: sirdar.attention(Q, K, K, knobs={"block_m": MEGABYTE}),
+        lambda: sirdar.attention(Q, K, K, knobs={"block_m": 10**5000}),
+        lambda: sirdar.attention(Q, K, K, knobs={10**5000: 1}),
+        lambda: sirdar.torch.backward(T_OUT, TQ, TK, TK, T_OUT, T_LSE, **one),
+        lambda: sirdar.torch.sdpa(MEGABYTE),
+        lambda: sirdar.selftest(MEGABYTE),
+        lambda: sirdar.attention(Q, K, K, score_mod=lambda score, b: score ** (b + 1) + sum(b * i for i in range(999))),
+        lambda: fa3.flash_attn_with_kvcache(
+            torch.zeros(9999, 4, 16), TK, TK, cu_seqlens_q=torch.arange(9999).int(), max_seqlen_q=3, cache_seqlens=3
+        ),
+    ]
+    for attention, q, k in ((sirdar.attention, Q, K), (sirdar.torch.attention, TQ, TK)):
+        for given in ({"tensors": one}, {"tensors": {MEGABYTE: q}}, {"scalars": one}, {"scalars": {MEGABYTE: "x"}}):
+            calls.append(lambda given=given, attention=attention, q=q, k=k: attention(q, k, k, score_mod="score", **given))
+    for call in calls:
+        with pytest.raises((TypeError, ValueError, NotImplementedError)) as caught:
+            call()
+        message = str(caught.value)
+        assert len(message) < 900 and "Exceeds" not in message, message[:100]
 
 
 def test_results_of_both_sides_have_one_dtype():
@@ -282,3 +399,83 @@ def test_a_cache_leftpad_is_a_whole_number_a_sequence(value):
     for module in (fa2, fa3):
         with pytest.raises(ValueError, match="cache_leftpad"):
             module.flash_attn_with_kvcache(q, cache, cache, cache_leftpad=torch.tensor(value))
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("value", [[0, -1], [10, 0], [2**31 - 1, 0], [-(2**31), 0]])
+def test_a_cache_leftpad_is_a_place_of_the_cache(value, dtype):
+    q, cache, table = torch.randn(2, 3, 2, 16), torch.randn(2, 9, 2, 16), torch.tensor([[0], [1]]).int()
+    for module, pages in ((fa2, "block_table"), (fa3, "page_table")):
+        for more in ({}, {"cache_batch_idx": torch.tensor([1, 0])}, {pages: table}, {"k": q, "v": q, "cache_seqlens": 3}):
+            kept = cache.clone()
+            with pytest.raises(ValueError, match="^cache_leftpad: holds .*; numbers from 0 to 9"):
+                module.flash_attn_with_kvcache(q, cache, cache, cache_leftpad=torch.tensor(value, dtype=dtype), **more)
+            assert torch.equal(kept, cache)
+    out = fa2.flash_attn_with_kvcache(q, cache, cache, cache_leftpad=torch.tensor([9, 8], dtype=dtype))
+    assert out[0].eq(0).all() and torch.equal(out[1], cache[1, 8].expand(3, 2, 16))
+
+
+def append(cache, added=2, **more):
+    new = torch.arange(1.0, 4)[:, None, None, None].expand(3, added, 2, 16)
+    return fa2.flash_attn_with_kvcache(torch.randn(3, 1, 2, 16), cache, cache.clone(), new, new, **more)
+
+
+def test_new_keys_have_places_of_their_own():
+    """Two sequences that are appended to in one place of the cache: which key stays there nobody could tell."""
+    lengths = torch.tensor([0, 1, 4]).int()
+    table = torch.tensor([[0, 1], [2, 3], [4, 1]]).int()
+    shared_row, shared_page = torch.tensor([3, 3, 0]), torch.tensor([[0, 1], [0, 3], [4, 5]]).int()
+    refused = [
+        (torch.zeros(4, 9, 2, 16), {"cache_batch_idx": shared_row}, "^cache_batch_idx: puts two new keys at position 1 of row 3;"),
+        (torch.zeros(6, 4, 2, 16), {"block_table": shared_page}, "^block_table: puts two new keys at position 1 of page 0;"),
+        (torch.zeros(6, 4, 2, 16), {"block_table": table, "cache_batch_idx": torch.tensor([0, 0, 2])}, "^block_table: puts"),
+    ]
+    for cache, more, said in refused:
+        with pytest.raises(ValueError, match=said):
+            append(cache, cache_seqlens=lengths, **more)
+        assert cache.eq(0).all()
+    # What is only read may be shared, and so may a row or page that is written to in different places.
+    cache = torch.zeros(6, 4, 2, 16)
+    append(cache, cache_seqlens=lengths, block_table=table)
+    assert cache[..., 0, 0].tolist() == [[1, 1, 0, 0], [3, 3, 0, 0], [0, 2, 2, 0], [0] * 4, [0] * 4, [0] * 4]
+    cache = torch.zeros(4, 9, 2, 16)
+    append(cache, cache_seqlens=torch.tensor([0, 2, 4]).int(), cache_batch_idx=shared_row)
+    assert cache[3, :, 0, 0].tolist() == [1, 1, 2, 2, 0, 0, 0, 0, 0] and cache[0, 4:6, 0, 0].tolist() == [3, 3]
+    append(cache, 0, cache_seqlens=lengths, cache_batch_idx=shared_row)
+    one = torch.randn(3, 1, 2, 16)
+    fa2.flash_attn_with_kvcache(one, cache, cache, cache_seqlens=lengths, cache_batch_idx=shared_row)
+
+
+def test_fewer_splits_than_one_leave_the_choice_to_the_kernel():
+    for function in (fa2.flash_attn_with_kvcache, fa3.flash_attn_with_kvcache, fa3.flash_attn_func):
+        for splits in (-1, -5, 0, 1, 3, torch.tensor(2)):
+            assert torch.equal(function(TQ, TK, TK, num_splits=splits), function(TQ, TK, TK))
+
+
+PADDED, TOKENS = torch.randn(2, 5, 3), torch.ones(2, 5, dtype=torch.bool)
+BERT = {
+    "index_first_axis": {"input": PADDED, "indices": torch.tensor([1, 0])},
+    "index_put_first_axis": {"values": PADDED, "indices": torch.tensor([3, 0]), "first_axis_dim": 4},
+    "index_first_axis_residual": {"input": PADDED, "indices": torch.tensor([1, 0])},
+    "unpad_input": {"hidden_states": PADDED, "attention_mask": TOKENS, "unused_mask": TOKENS},
+    "pad_input": {"hidden_states": PADDED, "indices": torch.tensor([1, 0]), "batch": 2, "seqlen": 3},
+    "unpad_input_for_concatenated_sequences": {"hidden_states": PADDED, "attention_mask_in_length": TOKENS.long()},
+}
+
+
+@pytest.mark.parametrize("function, name", [(function, name) for function, given in BERT.items() for name in given])
+def test_padding_by_other_names_says_what_it_wants(function, name):
+    call, given = getattr(bert_padding, function), BERT[function]
+    call(**given)
+    wrong = [None, "x", MEGABYTE, [1, 2], PADDED.numpy(), torch.zeros(())]
+    if isinstance(given[name], int):
+        wrong = COUNT
+    elif name == "indices":
+        wrong += [torch.zeros(2), torch.zeros(3, 1, dtype=torch.int64)]
+    for value in wrong:
+        if value is None and name == "unused_mask":
+            continue
+        with pytest.raises((TypeError, ValueError)) as caught:
+            call(**{**given, name: value})
+        message = str(caught.value)
+        assert message.startswith(f"{name}: ") and message.endswith(".") and len(message) < 300, message

@@ -25,8 +25,9 @@ def round_multiple(x, m):
 
 
 def check_hints(num_splits=0, pack_gqa=None, sm_margin=0):
-    """What says how and not what has no effect, but must be what it can be."""
-    _problem.count("num_splits", num_splits)
+    """What says how and not what has no effect, but must be what it can be. num_splits below 1 leaves the choice
+    to the kernel there too."""
+    _problem.integer("num_splits", num_splits)
     _problem.count("sm_margin", sm_margin)
     if pack_gqa is not None:
         _core.flag("pack_gqa", pack_gqa)
@@ -64,8 +65,12 @@ def window_of(window_size):
 
 
 def whole(name, length):
-    """A length given as an int or as a tensor of one."""
-    return _core.number(name, length) if isinstance(length, torch.Tensor) else length
+    """A length given as an int or as a tensor of one; None where it is not given."""
+    return None if length is None else _core.count(name, length)
+
+
+def real_or_none(name, value):
+    return None if value is None else _core.real(name, value)
 
 
 def check_packed(name, tensor, axis, count, shape):
@@ -114,10 +119,11 @@ def _check_numbers(name, tensor, axes, device):
 def _lengths(cache_seqlens, batch, device):
     if cache_seqlens is None:
         return None
-    if isinstance(cache_seqlens, int):
-        if isinstance(cache_seqlens, bool) or not 0 <= cache_seqlens < 2**31:
-            raise ValueError(f"cache_seqlens: {cache_seqlens} is no length of a cache; pass how many keys it holds.")
-        return torch.full((batch,), cache_seqlens, dtype=torch.int32, device=device)
+    if not isinstance(cache_seqlens, torch.Tensor):
+        length = _core.whole("cache_seqlens", cache_seqlens)
+        if not 0 <= length < 2**31:
+            raise ValueError(f"cache_seqlens: {_problem.said(length)} is no length of a cache; pass how many keys it holds.")
+        return torch.full((batch,), length, dtype=torch.int32, device=device)
     check_tensor("cache_seqlens", cache_seqlens, device)
     if tuple(cache_seqlens.shape) != (batch,) or cache_seqlens.dtype not in (
         torch.int32,
@@ -192,7 +198,7 @@ def _check_starts(name, starts, batch, rows, device):
         return
     numbers = starts.tolist()
     if not numbers or numbers[0] != 0 or numbers[-1] != rows or sorted(numbers) != numbers:
-        raise ValueError(f"{name}: is {numbers}; it must rise from 0 to the {rows} rows there are.")
+        raise ValueError(f"{name}: is {_problem.said(numbers)}; it must rise from 0 to the {rows} rows there are.")
 
 
 class _Rows:
@@ -232,8 +238,8 @@ def _check_new(name, new, cache_name, cache, leading):
 
 
 def _check_appended(k_cache, v_cache, k, v, lengths, starts, pages):
-    """New keys and values, and that the caches have room for them; gives their _Rows. pages: {name: table
-    [batch, max_pages]} of a cache in pages, or empty."""
+    """New keys and values, and that the caches have room for them, each in a place of its own; gives their _Rows.
+    pages: {name: table [batch, max_pages]} of a cache in pages, or empty."""
     batch, device = lengths.shape[0], lengths.device
     rank = 4 if starts is None else 3
     for name, tensor, axes in (("k_cache", k_cache, 4), ("v_cache", v_cache, 4), ("k", k, rank)):
@@ -254,7 +260,32 @@ def _check_appended(k_cache, v_cache, k, v, lengths, starts, pages):
     _check_room(lengths, rows.count, capacity, page_table)
     for name, table in pages.items():
         _check_pages(name, table, lengths + rows.count, k_cache.shape[1], k_cache.shape[0])
+        _check_places(name, rows, lengths, table, k_cache.shape[1])
     return rows
+
+
+def _check_places(name, rows, lengths, table, page_size):
+    """Of two new keys in one place of the cache either may stay there. A GPU is not asked."""
+    if _is_unread(table):
+        return
+    pages, places = _places(rows, lengths, table, page_size)
+    places = (pages * page_size + places).flatten().sort().values
+    twice = places[1:][places.diff() == 0]
+    if twice.numel():
+        page, place = divmod(int(twice[0]), page_size)
+        what = "row" if name == "cache_batch_idx" else "page"
+        raise ValueError(
+            f"{name}: puts two new keys at position {place} of {what} {page}; each sequence that is appended to needs "
+            f"a {what} of its own there."
+        )
+
+
+def _places(rows, lengths, table, page_size):
+    """(page, position in it) of each new key; table [batch, max_pages], None for a row of the cache each."""
+    positions = lengths.long()[rows.sequence] + rows.place
+    if table is None:
+        return rows.sequence, positions
+    return table.long()[rows.sequence, positions // page_size], positions % page_size
 
 
 def _as_bytes(tensor):
@@ -262,15 +293,9 @@ def _as_bytes(tensor):
     return tensor.view(torch.uint8) if tensor.dtype.itemsize == 1 else tensor
 
 
-def _append(cache, new, rows, positions, page_table, cache_batch_idx):
-    """Writes new, one row for each of positions, to a cache in place."""
-    new = _as_bytes(new.to(cache.dtype))
-    if page_table is not None:
-        pages = page_table[rows.sequence, positions // cache.shape[1]].long()
-        positions = positions % cache.shape[1]
-    else:
-        pages = rows.sequence if cache_batch_idx is None else cache_batch_idx.long()[rows.sequence]
-    _as_bytes(cache)[pages, positions] = new
+def _append(cache, new, places):
+    """Writes new to places (pages, positions) of a cache."""
+    _as_bytes(cache)[places] = _as_bytes(new.to(cache.dtype))
 
 
 _checked = set()  # kinds of calls whose plan has been made
@@ -339,6 +364,26 @@ def _of_query_heads(name, scale, q, batch):
     return scale.float().repeat_interleave(q.shape[-2] // heads, dim=1)
 
 
+def _check_leftpad(leftpad, batch, k_cache, pages):
+    """How many keys at the beginning of each sequence are padding. A GPU is not asked."""
+    if tuple(leftpad.shape) != (batch,) or leftpad.dtype not in (torch.int32, torch.int64):
+        raise ValueError(
+            f"cache_leftpad: is {leftpad.dtype} of shape {tuple(leftpad.shape)}; torch.int32 of shape {(batch,)} is "
+            "needed."
+        )
+    check_memory("cache_leftpad", leftpad)
+    check_tensor("k_cache", k_cache, leftpad.device)
+    if _is_unread(leftpad) or not batch or k_cache.dim() != 4:  # the last of them attention() refuses
+        return
+    capacity = k_cache.shape[1] * next((table.shape[1] for table in pages.values()), 1)
+    lowest, highest = (int(end) for end in leftpad.aminmax())
+    if lowest < 0 or highest > capacity:
+        raise ValueError(
+            f"cache_leftpad: holds {lowest if lowest < 0 else highest}; numbers from 0 to {capacity}, the keys that "
+            "the cache has room for, are allowed."
+        )
+
+
 class Descale:
     """What q, k and v are multiplied by, fp32 [batch, num_heads_kv] each or None. No copy of them is made:
     those of q and k multiply the scores, before a soft cap, and that of v the output."""
@@ -358,7 +403,7 @@ class Descale:
             return {"softcap": softcap}
         score = "score * descale[b, h]"
         if softcap:
-            cap = repr(_problem.switch("softcap", _core.numbers({"softcap": softcap})["softcap"]))
+            cap = repr(_problem.switch("softcap", _core.real("softcap", softcap)))
             score = f"{cap} * tanh({score} / {cap})"
         return {"score_mod": score, "tensors": {"descale": self.scores.contiguous()}}
 
@@ -420,11 +465,7 @@ def with_kvcache(
     more = descale.options(softcap)
     if cache_leftpad is not None:
         check_tensor("cache_leftpad", cache_leftpad, device)
-        if tuple(cache_leftpad.shape) != (batch,) or cache_leftpad.dtype not in (torch.int32, torch.int64):
-            raise ValueError(
-                f"cache_leftpad: is {cache_leftpad.dtype} of shape {tuple(cache_leftpad.shape)}; torch.int32 of shape "
-                f"{(batch,)} is needed."
-            )
+        _check_leftpad(cache_leftpad, batch, k_cache, pages)
         more["mask_mod"] = "k >= leftpad[b]"
         if chunk_size > 0:  # chunks are counted from the first key that is none of the padding
             more["mask_mod"] += (
@@ -433,8 +474,8 @@ def with_kvcache(
             chunk_size = 0
         more["tensors"] = more.get("tensors", {}) | {"leftpad": cache_leftpad.to(torch.int32)}
     options = {
-        **_core.numbers({"softmax_scale": softmax_scale, "softcap": more.pop("softcap", 0.0),
-                         "chunk_size": chunk_size}),
+        "softmax_scale": real_or_none("softmax_scale", softmax_scale),
+        "softcap": _core.real("softcap", more.pop("softcap", 0.0)), "chunk_size": chunk_size,
         "causal": causal, "alibi": alibi_slopes, "sink": sink,
         "page_table": next(iter(pages.values()), None), **window,
     }  # fmt: skip
@@ -452,9 +493,9 @@ def with_kvcache(
         for name, tensor in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache), ("k", k), ("v", v)):
             check_memory(name, tensor)
         _check_call(q, k_cache, v_cache, lengths, options, more)
-        positions = lengths.long()[rows.sequence] + rows.place
-        _append(k_cache, k, rows, positions, page_table, cache_batch_idx)
-        _append(v_cache, v, rows, positions, page_table, cache_batch_idx)
+        places = _places(rows, lengths, options["page_table"], k_cache.shape[1])
+        _append(k_cache, k, places)
+        _append(v_cache, v, places)
         lengths = lengths + rows.count
     used = None if lengths is None else lengths.to(torch.int32)
     out, lse = attention(q, k_cache, v_cache, seqused_k=used, return_lse=True, **options, **more)

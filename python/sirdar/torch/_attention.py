@@ -71,7 +71,8 @@ def _check_dtypes(q, k, v):
         )
 
 
-def _checked_inputs(q, k, v):
+def checked_inputs(q, k, v):
+    """q, k and v, under autocast in its dtype."""
     check_tensor("q", q)
     check_tensor("k", k, q.device)
     check_tensor("v", v, q.device)
@@ -233,12 +234,12 @@ def attention(
         and page_table is document_q is document_k is score_mod is mask_mod is tensors is scalars is None
         and window_left is window_right is seqlen_q is seqlen_k is dropout_rng is None
         and return_lse is return_max_logit is False and deterministic is True
-        and _is_zero(chunk_size) and _is_zero(softcap) and _is_zero(dropout_p)
+        and type(chunk_size) is int and chunk_size == 0 and _is_zero(softcap) and _is_zero(dropout_p)
     ):  # fmt: skip
         out = _short.rows_first(q, k, v, causal, alignment, softmax_scale)
         if out is not None:
             return out
-    q, k, v = _checked_inputs(q, k, v)
+    q, k, v = checked_inputs(q, k, v)
     _check_differentiable(q, k, v, page_table)
     expression = _core.expression(score_mod, mask_mod, tensors, scalars)
     inputs, plain = _prepared(q, k, v, expression, (
@@ -249,10 +250,10 @@ def attention(
         "seqlen_q": seqlen_q, "seqlen_k": seqlen_k, "softmax_scale": softmax_scale, "causal": causal,
         "alignment": alignment, "window_left": window_left, "window_right": window_right,
         "chunk_size": chunk_size, "softcap": softcap, "dropout_p": dropout_p,
-        "deterministic": _core.flag("deterministic", deterministic)
-        or torch.are_deterministic_algorithms_enabled(),
+        "deterministic": deterministic,
     }  # fmt: skip
-    _core.numbers(options)
+    _core.checked(options)
+    options["deterministic"] |= torch.are_deterministic_algorithms_enabled()
     return_lse = _core.flag("return_lse", return_lse)
     return_max_logit = _core.flag("return_max_logit", return_max_logit)
     inputs.append(draw_rng(options["dropout_p"], dropout_rng))
@@ -311,12 +312,12 @@ def backward(
     """
     for name in options:
         if name not in _DEFAULTS:
-            raise TypeError(f"{name}: backward has no such argument; it takes those of attention.")
-    q, k, v = _checked_inputs(q, k, v)
+            raise TypeError(f"{_problem.shortened(name)}: backward has no such argument; it takes those of attention.")
+    q, k, v = checked_inputs(q, k, v)
     for name, tensor in (("dout", dout), ("out", out), ("lse", lse)):
         check_tensor(name, tensor, q.device)
     given = _DEFAULTS | options
-    given |= _core.numbers({"dropout_p": given["dropout_p"]})
+    given["dropout_p"] = _core.real("dropout_p", given["dropout_p"])
     if type(given["dropout_p"]) not in (int, float):
         given["dropout_p"] = _problem.switch("dropout_p", given["dropout_p"])
     if given["dropout_p"] and given["dropout_rng"] is None:
@@ -328,6 +329,8 @@ def backward(
     )
     inputs, plain = _prepared(q, k, v, expression, [given.pop(name) for name in _core.INPUTS])
     inputs.append(draw_rng(given["dropout_p"], given.pop("dropout_rng")))
-    _core.numbers(given)
-    run = _core.backward if plain and _eager.is_plain() else _ops.backward
+    _core.checked(given)
+    is_recorded = torch.is_grad_enabled() and any(t.requires_grad for t in (dout, q, k, v, out, lse))
+    # What is recorded refuses to be differentiated again.
+    run = _core.backward if plain and _eager.is_plain() and not is_recorded else _ops.backward
     return tuple(run(dout, dlse, out, lse, *inputs, **given, **expression.options()))

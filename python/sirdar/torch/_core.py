@@ -60,18 +60,51 @@ def number(name, value, instead="leave it as it is"):
     return value.item()
 
 
+def _held(name, value):
+    return number(name, value) if isinstance(value, torch.Tensor) else value
+
+
 def flag(name, value):
     """A bool; TypeError for what is no flag."""
-    if type(value) is bool:
+    return value if type(value) is bool else bool(_problem.flag(name, _held(name, value)))
+
+
+def whole(name, value):
+    """An int, or torch's symbol of one, of what may be a tensor; TypeError for what is no whole number."""
+    if isinstance(value, torch.SymInt) or type(value) is int and -(2**63) < value < 2**63:
         return value
-    return bool(_problem.flag(name, *numbers({name: value}).values()))
+    return _problem.integer(name, _held(name, value))
 
 
-def numbers(options):
-    """options, with numbers in place of tensors: one that is written to later would be taken for the same."""
-    for name, value in options.items():
-        if isinstance(value, torch.Tensor):
-            options[name] = number(name, value)
+def count(name, value):
+    """A whole number that is not negative."""
+    number = whole(name, value)
+    if not isinstance(number, torch.SymInt) and number < 0:
+        raise ValueError(f"{name}: is {number}; 0 or more is needed.")
+    return number
+
+
+def real(name, value):
+    """A float or an int, or torch's symbol of one, of what may be a tensor; TypeError for what is no number."""
+    if type(value) in (float, int) or isinstance(value, (torch.SymFloat, torch.SymInt)):
+        return value
+    return _problem.real(name, _held(name, value))
+
+
+_READ = {
+    "seqlen_q": whole, "seqlen_k": whole, "window_left": whole, "window_right": whole, "chunk_size": whole,
+    "softmax_scale": real, "softcap": real, "dropout_p": real, "causal": flag, "deterministic": flag,
+}  # fmt: skip
+_MAY_BE_NONE = ("seqlen_q", "seqlen_k", "window_left", "window_right", "softmax_scale")
+
+
+def checked(options):
+    """options, each of the kind that it must be. Operators take a bool for a number and a tensor for either; and an
+    array that is written to later would be taken for the same number."""
+    for name, read in _READ.items():
+        value = options[name]
+        if value is not None or name not in _MAY_BE_NONE:
+            options[name] = read(name, value)
     return options
 
 
@@ -87,20 +120,20 @@ def _named(list_name, given):
     for name in given:
         if not isinstance(name, str):
             raise TypeError(
-                f"{list_name}: has the key {name!r}; the names in expressions are needed."
+                f"{list_name}: has the key {_problem.said(name)}; the names in expressions are needed."
             )
         if "," in name:
             raise ValueError(
-                f"{list_name}: has the key {name!r}; expressions read names of letters."
+                f"{list_name}: has the key {_problem.said(name)}; expressions read names of letters."
             )
     return dict(given)
 
 
 def _scalar(name, value):
-    said = f"scalars['{name}']"
+    said = f"scalars[{_problem.said(name)}]"
     if isinstance(value, torch.Tensor):
         instead = f'pass it as tensors={{"{name}": {name}.reshape(1)}} and write {name}[0]'
-        return float(number(said, value, instead))
+        value = number(said, value, instead)
     return _problem.real(said, value)
 
 

@@ -336,7 +336,7 @@ class sdpa:
 
     def __init__(self, fallback: Optional[str] = None):
         if fallback is not None and not (isinstance(fallback, str) and fallback == "torch"):
-            raise ValueError(f"fallback: is {fallback!r}; None (raise) or 'torch' is allowed.")
+            raise ValueError(f"fallback: is {_problem.said(fallback)}; None (raise) or 'torch' is allowed.")
         self._fallback, self._modes = fallback, []
 
     def __enter__(self):

@@ -13,6 +13,7 @@ from .._common import (
     check_packed,
     lse_product,
     maybe_contiguous,  # noqa: F401
+    real_or_none,
     refuse,
     round_multiple,  # noqa: F401
     wants_gradient,
@@ -45,8 +46,9 @@ def _lengths(cu_seqlens_k):
 
 def _options(dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic):
     return {
-        "dropout_p": dropout_p, "softmax_scale": softmax_scale, "causal": causal, "softcap": softcap,
-        "alibi": alibi_slopes, "deterministic": deterministic, **window_of(window_size),
+        "dropout_p": _core.real("dropout_p", dropout_p), "causal": _core.flag("causal", causal),
+        "softmax_scale": real_or_none("softmax_scale", softmax_scale), "softcap": _core.real("softcap", softcap),
+        "alibi": alibi_slopes, "deterministic": _core.flag("deterministic", deterministic), **window_of(window_size),
     }  # fmt: skip
 
 
@@ -388,4 +390,13 @@ def __getattr__(name):
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-from .. import flash_attn_2_cuda as flash_attn_gpu  # noqa: E402,F401  it is made of what stands above
+# What is made of what stands above.
+from .. import flash_attn_2_cuda as flash_attn_gpu  # noqa: E402,F401
+from ._autograd import (  # noqa: E402,F401
+    FlashAttnFunc,
+    FlashAttnKVPackedFunc,
+    FlashAttnQKVPackedFunc,
+    FlashAttnVarlenFunc,
+    FlashAttnVarlenKVPackedFunc,
+    FlashAttnVarlenQKVPackedFunc,
+)
