@@ -5,7 +5,7 @@ from torch.autograd import forward_ad
 
 from .. import _problem
 from ..torch import _core, attention
-from ..torch._attention import check_memory, check_tensor
+from ..torch._attention import PLAIN_TYPES, check_memory, check_tensor
 from ._rotate import rotate
 
 
@@ -102,8 +102,8 @@ def lse_product(dout, out):
 
 
 def _is_unread(tensor):
-    """Its numbers are not looked at: that would wait for a GPU, and a graph has none yet."""
-    return tensor.is_cuda or torch.compiler.is_compiling()
+    """Its numbers are not looked at: that would wait for a GPU, and a graph or a fake tensor has none yet."""
+    return tensor.is_cuda or torch.compiler.is_compiling() or type(tensor) not in PLAIN_TYPES
 
 
 def _check_numbers(name, tensor, axes, device):
@@ -140,9 +140,11 @@ def _lengths(cache_seqlens, batch, device):
 def _check_room(lengths, added, capacity, page_table):
     """Appending must not pass the end of the cache. On a GPU asking waits for it: that is done for pages, as
     FlashAttention does, and not while a stream is captured."""
-    if torch.compiler.is_compiling():
+    if _is_unread(lengths) and not lengths.is_cuda:
         return
-    if lengths.is_cuda and (page_table is None or torch.cuda.is_current_stream_capturing()):
+    if lengths.is_cuda and (
+        torch.compiler.is_compiling() or page_table is None or torch.cuda.is_current_stream_capturing()
+    ):
         return
     if lengths.numel() == 0:
         return

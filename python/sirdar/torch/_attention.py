@@ -10,7 +10,7 @@ from .. import _problem
 from . import _core, _eager, _ops, _short
 
 
-_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
+PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 _BESIDE_SCORES = ("attn_mask", "bias", "mask")
 
 
@@ -39,7 +39,7 @@ def check_tensor(name, tensor, device=None, first="q"):
 
 def check_memory(name, tensor):
     """torch's operators read where a tensor points whose memory was given back."""
-    if torch.compiler.is_compiling() or type(tensor) not in _PLAIN_TYPES:
+    if torch.compiler.is_compiling() or type(tensor) not in PLAIN_TYPES:
         return
     try:
         is_gone = not tensor.untyped_storage().nbytes() and tensor.numel()
@@ -160,15 +160,15 @@ def _check_differentiable(q, k, v, page_table):
 def _prepared(q, k, v, expression, inputs):
     """The operators' tensor arguments, checked: q, k, v, bias, sink, tensors, others (without rng), and
     whether all are plain tensors, no subclasses."""
-    plain = type(q) in _PLAIN_TYPES and type(k) in _PLAIN_TYPES and type(v) in _PLAIN_TYPES
+    plain = type(q) in PLAIN_TYPES and type(k) in PLAIN_TYPES and type(v) in PLAIN_TYPES
     device = q.device
     for name, tensor in zip(_core.INPUTS, inputs):
         if tensor is not None:
             check_tensor(name, tensor, device)
-            plain = plain and type(tensor) in _PLAIN_TYPES
+            plain = plain and type(tensor) in PLAIN_TYPES
     for tensor in expression.tensors:
         check_tensor("tensors", tensor, device)
-        plain = plain and type(tensor) in _PLAIN_TYPES
+        plain = plain and type(tensor) in PLAIN_TYPES
     bias, sink, mask, alibi, *others = inputs
     _check_no_gradient("alibi", alibi)
     bias, mask = _with_four_axes("bias", bias), _with_four_axes("mask", mask)

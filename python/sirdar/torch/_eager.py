@@ -13,7 +13,13 @@ NUM_FIXED = 5 + _ops.NUM_OTHERS  # q, k, v, bias, sink and the others
 
 def is_plain():
     """No tracer and no dispatch mode wants to see operators."""
-    return not torch.compiler.is_compiling() and not torch._C._len_torch_dispatch_stack()
+    return not torch.compiler.is_compiling() and is_unseen()
+
+
+def is_unseen():
+    """The same where nothing is compiled: torch.jit.trace and the modes, of which that of make_fx and others of torch's
+    own are missed by a plan's guards."""
+    return not torch._C._len_torch_dispatch_stack() and torch._C._get_tracing_state() is None
 
 
 def is_transformed():

@@ -334,7 +334,7 @@ def _is_last(last, is_causal, scale, enable_gqa):
 def attention(order, query, key, value, mask, is_causal, scale, enable_gqa):
     """Attention of plain tensors in an order; None where this way does not lead there. A causal mask is aligned to
     the top left."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or not _eager.is_unseen():
         return None
     masks = () if mask is None else (mask,)
     last = _passes.get((order, len(masks)), _NOTHING)
@@ -342,7 +342,7 @@ def attention(order, query, key, value, mask, is_causal, scale, enable_gqa):
         if last.needs_lse:
             return _Attention.apply(last, query, key, value, *masks)
         return last.forward(query, key, value, *masks)
-    if not (type(query) is type(key) is type(value) is torch.Tensor and _eager.is_plain()):
+    if not type(query) is type(key) is type(value) is torch.Tensor:
         return None
     if _eager.is_transformed() or forward_ad._current_level >= 0:
         return None
@@ -384,7 +384,7 @@ def attention(order, query, key, value, mask, is_causal, scale, enable_gqa):
 
 def rows_first(q, k, v, causal, alignment, scale):
     """As attention, of [batch, seqlen, heads, dim]; alignment: of a causal mask, where lengths differ."""
-    if not (type(q) is type(k) is type(v) is torch.Tensor and _eager.is_plain()):
+    if not type(q) is type(k) is type(v) is torch.Tensor:
         return None
     if q.is_nested or k.is_nested:  # they have no sizes, and are refused elsewhere
         return None
