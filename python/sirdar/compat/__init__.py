@@ -3,7 +3,7 @@
     import sirdar.compat
     sirdar.compat.install()
 
-flash_attn             FlashAttention-2: functions, bert_padding, layers.rotary
+flash_attn             FlashAttention-2: functions, bert_padding, layers.rotary, ops.triton.rotary
 flash_attn_2_cuda      the extension module below it
 flash_attn_interface   FlashAttention-3, also as flash_attn_3.flash_attn_interface
 
@@ -20,6 +20,9 @@ _MODULES = (
     "flash_attn.bert_padding",
     "flash_attn.layers",
     "flash_attn.layers.rotary",
+    "flash_attn.ops",
+    "flash_attn.ops.triton",
+    "flash_attn.ops.triton.rotary",
     "flash_attn_2_cuda",
     "flash_attn_interface",
     "flash_attn_config",

@@ -101,7 +101,7 @@ def lse_product(dout, out):
     return (dout.float() * out.float()).sum(-1).transpose(-1, -2)
 
 
-def _is_unread(tensor):
+def is_unread(tensor):
     """Its numbers are not looked at: that would wait for a GPU, and a graph or a fake tensor has none yet."""
     return tensor.is_cuda or torch.compiler.is_compiling() or type(tensor) not in PLAIN_TYPES
 
@@ -140,7 +140,7 @@ def _lengths(cache_seqlens, batch, device):
 def _check_room(lengths, added, capacity, page_table):
     """Appending must not pass the end of the cache. On a GPU asking waits for it: that is done for pages, as
     FlashAttention does, and not while a stream is captured."""
-    if _is_unread(lengths) and not lengths.is_cuda:
+    if is_unread(lengths) and not lengths.is_cuda:
         return
     if lengths.is_cuda and (
         torch.compiler.is_compiling() or page_table is None or torch.cuda.is_current_stream_capturing()
@@ -163,7 +163,7 @@ def _check_room(lengths, added, capacity, page_table):
 
 def _check_pages(name, table, lengths, page_size, num_pages):
     """table [batch, max_pages]: the pages of the first `lengths` keys must exist. A GPU is not asked."""
-    if _is_unread(table) or table.numel() == 0:
+    if is_unread(table) or table.numel() == 0:
         return
     lowest, highest = table.aminmax()
     if lowest >= 0 and highest < num_pages:
@@ -178,7 +178,7 @@ def _check_pages(name, table, lengths, page_size, num_pages):
 
 def _rows_of_table(page_table, cache_batch_idx):
     """The pages of the sequences that a batch is made of."""
-    if not _is_unread(cache_batch_idx) and cache_batch_idx.numel():
+    if not is_unread(cache_batch_idx) and cache_batch_idx.numel():
         lowest, highest = cache_batch_idx.aminmax()
         if lowest < 0 or highest >= page_table.shape[0]:
             raise ValueError(
@@ -196,7 +196,7 @@ def _check_starts(name, starts, batch, rows, device):
         raise ValueError(
             f"{name}: is {starts.dtype} of shape {tuple(starts.shape)}; torch.int32 of shape {wanted} is needed."
         )
-    if _is_unread(starts):
+    if is_unread(starts):
         return
     numbers = starts.tolist()
     if not numbers or numbers[0] != 0 or numbers[-1] != rows or sorted(numbers) != numbers:
@@ -268,7 +268,7 @@ def _check_appended(k_cache, v_cache, k, v, lengths, starts, pages):
 
 def _check_places(name, rows, lengths, table, page_size):
     """Of two new keys in one place of the cache either may stay there. A GPU is not asked."""
-    if _is_unread(table):
+    if is_unread(table):
         return
     pages, places = _places(rows, lengths, table, page_size)
     places = (pages * page_size + places).flatten().sort().values
@@ -345,7 +345,7 @@ def _turned(q, k, cos, sin, interleaved, start, is_causal, rows_q, rows_k):
         )
     at_q, at_k = (start.long()[rows.sequence] for rows in (rows_q, rows_k))
     at_q, at_k = at_q + rows_q.place * is_causal, at_k + rows_k.place
-    if not _is_unread(start):
+    if not is_unread(start):
         last = max((int(at.max()) for at in (at_q, at_k) if at.numel()), default=-1)
         if last >= cos.shape[0]:
             raise ValueError(
@@ -375,7 +375,7 @@ def _check_leftpad(leftpad, batch, k_cache, pages):
         )
     check_memory("cache_leftpad", leftpad)
     check_tensor("k_cache", k_cache, leftpad.device)
-    if _is_unread(leftpad) or not batch or k_cache.dim() != 4:  # the last of them attention() refuses
+    if is_unread(leftpad) or not batch or k_cache.dim() != 4:  # the last of them attention() refuses
         return
     capacity = k_cache.shape[1] * next((table.shape[1] for table in pages.values()), 1)
     lowest, highest = (int(end) for end in leftpad.aminmax())

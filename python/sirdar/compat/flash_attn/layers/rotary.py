@@ -2,21 +2,64 @@
 
 import torch
 
+from ....torch import _core
+from ....torch._attention import check_tensor
+from ..._common import check_packed, is_unread
 from ..._rotate import rotate
 
 
-def _positions(x, seqlen_offsets, cu_seqlens):
-    """Position of each row: [batch, seqlen], or [total] with cu_seqlens."""
-    device = x.device
+def _offsets(seqlen_offsets, batch, device):
+    """An int, or [batch] whole numbers on the device."""
+    if not isinstance(seqlen_offsets, torch.Tensor) or seqlen_offsets.dim() == 0:
+        return _core.count("seqlen_offsets", seqlen_offsets)
+    check_tensor("seqlen_offsets", seqlen_offsets, device, "x")
+    if tuple(seqlen_offsets.shape) != (batch,) or seqlen_offsets.dtype not in (torch.int32, torch.int64):
+        raise ValueError(
+            f"seqlen_offsets: is {seqlen_offsets.dtype} of shape {tuple(seqlen_offsets.shape)}; an int, or torch.int32 "
+            f"of shape {(batch,)} is needed."
+        )
+    return seqlen_offsets
+
+
+def _positions(name, x, tables, seqlen_offsets, cu_seqlens=None):
+    """Position of each row of x: [batch, seqlen], or [total] with cu_seqlens; tables: {name: cos or sin}, which have
+    one for each, as far as a CPU can tell."""
+    check_tensor(name, x)
+    axes = 3 if cu_seqlens is not None else 4
+    if x.dim() < axes:
+        raise ValueError(f"{name}: has shape {tuple(x.shape)}; {axes} axes are needed.")
+    cos = tables["cos"]
+    for of_table, table in tables.items():
+        check_tensor(of_table, table, x.device, name)
+        if table.dim() != 2 or table.shape != cos.shape or 2 * table.shape[1] > x.shape[-1]:
+            raise ValueError(
+                f"{of_table}: has shape {tuple(table.shape)}; [positions, rotary_dim / 2], of cos and sin alike, is "
+                f"needed, rotary_dim at most {x.shape[-1]}."
+            )
     if cu_seqlens is None:
-        positions = torch.arange(x.shape[1], device=device)[None]
-        offsets = torch.as_tensor(seqlen_offsets, device=device)
-        return positions + (offsets[:, None] if offsets.dim() else offsets)
-    starts = cu_seqlens.long()
-    rows = torch.arange(x.shape[0], device=device)
-    sequence = torch.searchsorted(starts[1:], rows, right=True)
-    offsets = torch.as_tensor(seqlen_offsets, device=device)
-    return rows - starts[sequence] + (offsets[sequence] if offsets.dim() else offsets)
+        offsets = _offsets(seqlen_offsets, x.shape[0], x.device)
+        starts = offsets[:, None] if isinstance(offsets, torch.Tensor) else offsets
+        positions = torch.arange(x.shape[1], device=x.device)[None] + starts
+    else:
+        check_tensor("cu_seqlens", cu_seqlens, x.device, name)
+        offsets = _offsets(seqlen_offsets, cu_seqlens.shape[0] - 1, x.device)
+        rows, starts = torch.arange(x.shape[0], device=x.device), cu_seqlens.long()
+        sequence = torch.searchsorted(starts[1:], rows, right=True)
+        positions = rows - starts[sequence] + (offsets[sequence] if isinstance(offsets, torch.Tensor) else offsets)
+    if not is_unread(positions) and positions.numel():
+        lowest, highest = (int(end) for end in positions.aminmax())
+        if lowest < 0 or highest >= cos.shape[0]:
+            raise ValueError(
+                f"cos: has {cos.shape[0]} positions, and the rows have those from {lowest} to {highest}; pass a longer "
+                "table, or other seqlen_offsets."
+            )
+    return positions
+
+
+def turned(x, cos, sin, seqlen_offsets, cu_seqlens, interleaved, conjugate):
+    positions = _positions("x", x, {"cos": cos, "sin": sin}, seqlen_offsets, cu_seqlens)
+    interleaved, conjugate = _core.flag("interleaved", interleaved), _core.flag("conjugate", conjugate)
+    return rotate(x, cos, -sin if conjugate else sin, positions, interleaved)
 
 
 class _InPlace(torch.autograd.Function):
@@ -95,11 +138,11 @@ def apply_rotary_emb(
 ):
     """x [batch, seqlen, heads, dim], or [total, heads, dim] with cu_seqlens, turned from position
     seqlen_offsets (an int, or [batch]) on. conjugate turns back."""
-    positions = _positions(x, seqlen_offsets, cu_seqlens)
-    sin = -sin if conjugate else sin
-    if inplace:
-        return _InPlace.apply(x, cos, sin, positions, interleaved)
-    return rotate(x, cos, sin, positions, interleaved)
+    if not _core.flag("inplace", inplace):
+        return turned(x, cos, sin, seqlen_offsets, cu_seqlens, interleaved, conjugate)
+    positions = _positions("x", x, {"cos": cos, "sin": sin}, seqlen_offsets, cu_seqlens)
+    sin = -sin if _core.flag("conjugate", conjugate) else sin
+    return _InPlace.apply(x, cos, sin, positions, _core.flag("interleaved", interleaved))
 
 
 apply_rotary_emb_func = apply_rotary_emb
@@ -118,20 +161,37 @@ def apply_rotary_emb_qkv_(
     """qkv [batch, seqlen, 3, heads, dim], or [batch, seqlen, num_heads_q + 2 * num_heads_kv, dim] and
     num_heads_q: q and k are turned in place, k by tables of its own if they are given."""
     cos_k, sin_k = cos if cos_k is None else cos_k, sin if sin_k is None else sin_k
-    if qkv.dim() == 4 and num_heads_q is None:
+    tables = {"cos": cos, "sin": sin, "cos_k": cos_k, "sin_k": sin_k}
+    positions = _positions("qkv", qkv, tables, seqlen_offsets)
+    count_q, count_k = _heads(qkv, num_heads_q)
+    parts = ((2, 0, count_q, cos, sin), (2, count_q, count_k, cos_k, sin_k))
+    return _PartInPlace.apply(qkv, positions, _core.flag("interleaved", interleaved), parts)
+
+
+def _heads(qkv, num_heads_q):
+    """How many places of the third axis are q's and k's."""
+    if qkv.dim() == 5:
+        check_packed("qkv", qkv, -3, 3, "[batch, seqlen, 3, num_heads, head_dim]")
+        return 1, 1
+    if num_heads_q is None:
         raise ValueError(
             "num_heads_q: is needed where qkv is [batch, seqlen, num_heads_q + 2 * num_heads_kv, dim]."
         )
-    count_q = 1 if qkv.dim() == 5 else num_heads_q
-    count_k = 1 if qkv.dim() == 5 else (qkv.shape[2] - num_heads_q) // 2
-    parts = ((2, 0, count_q, cos, sin), (2, count_q, count_k, cos_k, sin_k))
-    return _PartInPlace.apply(qkv, _positions(qkv, seqlen_offsets, None), interleaved, parts)
+    num_heads_q = _core.count("num_heads_q", num_heads_q)
+    num_heads_kv, rest = divmod(qkv.shape[2] - num_heads_q, 2)
+    if rest or num_heads_kv < 1:
+        raise ValueError(
+            f"num_heads_q: is {num_heads_q}, which leaves {qkv.shape[2] - num_heads_q} of the {qkv.shape[2]} heads of qkv "
+            "for keys and values; an even number of them, 2 at least, is needed."
+        )
+    return num_heads_q, num_heads_kv
 
 
 def apply_rotary_emb_kv_(kv, cos, sin, interleaved=False, seqlen_offsets=0):
     """kv [batch, seqlen, 2, heads, dim]: k is turned in place."""
-    positions = _positions(kv, seqlen_offsets, None)
-    return _PartInPlace.apply(kv, positions, interleaved, ((2, 0, 1, cos, sin),))
+    positions = _positions("kv", kv, {"cos": cos, "sin": sin}, seqlen_offsets)
+    check_packed("kv", kv, -3, 2, "[batch, seqlen, 2, num_heads_kv, head_dim]")
+    return _PartInPlace.apply(kv, positions, _core.flag("interleaved", interleaved), ((2, 0, 1, cos, sin),))
 
 
 class RotaryEmbedding(torch.nn.Module):

@@ -1,0 +1,1 @@
+"""FlashAttention's `ops`: of them the rotation that others import."""

@@ -1,0 +1,1 @@
+"""Names below which FlashAttention keeps what it writes in Triton; nothing here needs Triton."""
