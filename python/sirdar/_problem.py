@@ -69,7 +69,7 @@ def integer(name, value):
         raise TypeError(f"{name}: {said(value)} is a flag, not a number; pass an int.")
     try:
         number = operator.index(value)
-    except TypeError:
+    except (TypeError, RuntimeError):  # the last of tensors without data
         raise TypeError(f"{name}: {said(value)} is not a whole number; pass an int.") from None
     if not -(2**63) < number < 2**63:
         raise ValueError(f"{name}: {said(number)} does not fit in 64 bits; pass a smaller number.")
@@ -128,7 +128,7 @@ def flag(name, value):
         return int(value)
     try:
         number = int(value) if _is_bool(value) else operator.index(value)
-    except TypeError:
+    except (TypeError, RuntimeError):
         number = None
     if number not in (0, 1):
         raise TypeError(f"{name}: {said(value)} is not a flag; pass True or False.")

@@ -21,9 +21,9 @@ OUT, LSE = sirdar.attention(Q, K, K, return_lse=True)
 T_OUT, T_LSE = torch.from_numpy(OUT), torch.from_numpy(LSE)
 
 WHOLE = (True, False, np.True_, 1.0, 0.0, 1.5, np.float32(0), np.zeros(()), np.ones(1), torch.tensor([1.0]), np.ones(2, int),
-         torch.tensor([True]), "1", "", b"", [1], 2**70, 10**5000)
+         torch.tensor([True]), torch.ones(1, device="meta"), "1", "", b"", [1], 2**70, 10**5000)
 COUNT = (*WHOLE, -3)
-FLAG = (1.0, 0.0, 2, -1, "yes", [True], None)
+FLAG = (1.0, 0.0, 2, -1, "yes", [True], None, torch.ones(1, device="meta"))
 REAL = (True, False, np.True_, np.array([True]), torch.tensor(False), np.ones(2), "0.5", "", [0.5], 10**5000)
 SWITCH = (*REAL, 1e-50, -1e-50, 1e-45)
 
@@ -35,7 +35,7 @@ SEED = {"dropout_seed": COUNT, "dropout_offset": COUNT}
 LENGTHS = {"seqlen_q": COUNT, "seqlen_k": COUNT}
 FA2 = {**OF_SCORES, "dropout_p": SWITCH, "deterministic": FLAG, "return_attn_probs": FLAG}
 FA3 = {**OF_SCORES, "attention_chunk": COUNT, "sm_margin": COUNT, "deterministic": FLAG, "return_attn_probs": FLAG}
-HINTS = {"num_splits": WHOLE, "pack_gqa": FLAG[:-1]}
+HINTS = {"num_splits": WHOLE, "pack_gqa": (2, -1, 1.0, "yes", [True])}
 CACHE = {**OF_SCORES, "num_splits": WHOLE, "rotary_interleaved": FLAG, "return_softmax_lse": FLAG, "cache_seqlens": COUNT}
 WINDOW = ((1, True), (1.0, 1), (1,), (1, 2, 3), 1, None, "ab")
 
@@ -147,7 +147,7 @@ def test_it_is_refused_by_name(function, name):
         except (NotImplementedError, TypeError, ValueError):
             pass  # dropout that is 1, a side that has its length from its shape
     for value in names[name]:
-        with pytest.raises((TypeError, ValueError)) as caught:
+        with pytest.raises((TypeError, ValueError, NotImplementedError)) as caught:
             call(**{name: value})
         message = str(caught.value)
         assert message.startswith(f"{name}: "), (value, message)
@@ -413,6 +413,22 @@ def test_a_cache_leftpad_is_a_place_of_the_cache(value, dtype):
             assert torch.equal(kept, cache)
     out = fa2.flash_attn_with_kvcache(q, cache, cache, cache_leftpad=torch.tensor([9, 8], dtype=dtype))
     assert out[0].eq(0).all() and torch.equal(out[1], cache[1, 8].expand(3, 2, 16))
+
+
+@pytest.mark.parametrize("value", [None, 7, "x", np.ones((2, 9, 2, 16)), torch.ones(9, 2, 16), torch.ones(()), torch.ones(2, 9, 2, 16, device="meta")])
+def test_a_cache_is_a_tensor_of_four_axes(value):
+    q, cache, new = torch.randn(2, 3, 2, 16), torch.randn(2, 9, 2, 16), torch.randn(2, 1, 2, 16)
+    calls = [{}, {"cache_batch_idx": torch.tensor([1, 0])}, {"k": new, "v": new, "cache_seqlens": 3}, {"cache_leftpad": torch.tensor([1, 0])}]
+    for more in calls:
+        for module in (fa2, fa3):
+            for name in ("k_cache", "v_cache"):
+                given = {"k_cache": cache, "v_cache": cache.clone(), **more, name: value}
+                with pytest.raises((TypeError, ValueError, NotImplementedError), match=f"^{name}: "):
+                    module.flash_attn_with_kvcache(q, **given)
+    for axes in range(4):
+        for scale in ({}, {"k_descale": torch.ones(2, 2)}):
+            with pytest.raises(ValueError, match=f"^q: has {axes} axes; 4 are needed"):
+                fa3.flash_attn_func(torch.ones((2,) * axes), cache, cache, **scale)
 
 
 def append(cache, added=2, **more):

@@ -244,10 +244,9 @@ def _check_appended(k_cache, v_cache, k, v, lengths, starts, pages):
     pages: {name: table [batch, max_pages]} of a cache in pages, or empty."""
     batch, device = lengths.shape[0], lengths.device
     rank = 4 if starts is None else 3
-    for name, tensor, axes in (("k_cache", k_cache, 4), ("v_cache", v_cache, 4), ("k", k, rank)):
-        check_tensor(name, tensor, device)
-        if tensor.dim() != axes:
-            raise ValueError(f"{name}: has {tensor.dim()} axes; {axes} are needed.")
+    check_tensor("k", k, device)
+    if k.dim() != rank:
+        raise ValueError(f"k: has {k.dim()} axes; {rank} are needed.")
     for name, table in pages.items():
         check_tensor(name, table, device)
         if table.dim() != 2 or table.shape[0] != batch:
@@ -374,8 +373,7 @@ def _check_leftpad(leftpad, batch, k_cache, pages):
             "needed."
         )
     check_memory("cache_leftpad", leftpad)
-    check_tensor("k_cache", k_cache, leftpad.device)
-    if is_unread(leftpad) or not batch or k_cache.dim() != 4:  # the last of them attention() refuses
+    if is_unread(leftpad) or not batch:
         return
     capacity = k_cache.shape[1] * next((table.shape[1] for table in pages.values()), 1)
     lowest, highest = (int(end) for end in leftpad.aminmax())
@@ -445,6 +443,10 @@ def with_kvcache(
     if q.dim() != axes:
         raise ValueError(f"q: has {q.dim()} axes; {axes} are needed.")
     device, window = q.device, window_of(window_size)
+    for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
+        check_tensor(name, cache, device)
+        if cache.dim() != 4:
+            raise ValueError(f"{name}: has {cache.dim()} axes; 4 are needed.")
     if cu_seqlens_q is not None:
         _check_starts("cu_seqlens_q", cu_seqlens_q, None, q.shape[0], device)
     batch = q.shape[0] if cu_seqlens_q is None else len(cu_seqlens_q) - 1

@@ -35,8 +35,9 @@ def _attend(q, k, v, descale, softcap, cu_seqlens_q=None, **options):
     """(out, lse) of attention(). descale: q_descale, k_descale, v_descale."""
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         check_tensor(name, tensor)
-    if q.dim() == 0:
-        raise ValueError("q: has no axes; [batch, seqlen_q, num_heads_q, head_dim] is needed.")
+    axes = 4 if cu_seqlens_q is None else 3
+    if q.dim() != axes:
+        raise ValueError(f"q: has {q.dim()} axes; {axes} are needed.")
     if any(scale is not None for scale in descale):
         batch = q.shape[0] if cu_seqlens_q is None else len(cu_seqlens_q) - 1
         scales = Descale(q, batch, *descale)
