@@ -168,7 +168,7 @@ def _check_pages(name, table, lengths, page_size, num_pages):
     lowest, highest = table.aminmax()
     if lowest >= 0 and highest < num_pages:
         return  # else what is not read may hold anything
-    is_read = torch.arange(table.shape[1]) * page_size < lengths[:, None]
+    is_read = torch.arange(table.shape[1], device=table.device) * page_size < lengths[:, None]
     wrong = is_read & ((table < 0) | (table >= num_pages))
     if wrong.any():
         raise ValueError(

@@ -27,14 +27,18 @@ def _philox(counter, key):
     return c0, c1, c2, c3
 
 
+def _number(value):
+    return torch.tensor(value, device="cpu")  # wherever a user has tensors made by default
+
+
 def _words(value):
-    return torch.tensor(value & _WORD), torch.tensor((value >> 32) & _WORD)
+    return _number(value & _WORD), _number((value >> 32) & _WORD)
 
 
 def kept(dropout_p, rng, batch, num_heads, seqlen_q, seqlen_k, device="cpu"):
     """Which weights dropout keeps (docs/semantics.md): bool [batch, num_heads, seqlen_q, seqlen_k]."""
     seed, offset = (value % 2**64 for value in rng.tolist())
-    fixed = (*_words(offset), torch.tensor(0x44524F50), torch.tensor(0))
+    fixed = (*_words(offset), _number(0x44524F50), _number(0))
     key = _philox(fixed, _words(seed))[:2]
     blocks = torch.arange((seqlen_k + 3) // 4, device=device)
     rows = torch.arange(seqlen_q, device=device)[:, None]

@@ -117,7 +117,7 @@ def draw_rng(dropout_p, rng=None):
         raise NotImplementedError(
             "dropout_p: torch.func.vmap over attention does not take dropout; loop over the mapped axis."
         )
-    return torch.randint(0, 2**62, (2,), dtype=torch.int64) if rng is None else rng
+    return torch.randint(0, 2**62, (2,), dtype=torch.int64, device="cpu") if rng is None else rng
 
 
 def _with_four_axes(name, tensor):

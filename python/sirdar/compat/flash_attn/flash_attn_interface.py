@@ -288,7 +288,7 @@ def _flash_attn_forward(
         out, lse = attention(q, k, v, dropout_rng=rng, return_lse=True, **options)
         drawn = _core.flag("return_softmax", return_softmax) and rng is not None
         weights = signed_weights(q, k, rng, options) if drawn else q.new_empty(0)
-    return out, lse, weights, torch.zeros(2, dtype=torch.int64) if rng is None else rng
+    return out, lse, weights, torch.zeros(2, dtype=torch.int64, device="cpu") if rng is None else rng
 
 
 def _flash_attn_varlen_forward(
@@ -326,7 +326,7 @@ def _flash_attn_varlen_forward(
                 whole("max_seqlen_q", max_seqlen_q),
                 whole("max_seqlen_k", max_seqlen_k),
             )
-    return out, lse, weights, torch.zeros(2, dtype=torch.int64) if rng is None else rng
+    return out, lse, weights, torch.zeros(2, dtype=torch.int64, device="cpu") if rng is None else rng
 
 
 def _write_gradients(dout, out, grads, made):
