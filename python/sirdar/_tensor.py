@@ -210,6 +210,16 @@ class NumpyKind:
         return array
 
 
+_FIRST = frozenset(("q", "out_a"))  # what a call reads first
+
+
+def _recording(torch):
+    """A function that is true where torch.jit.trace or make_fx record torch's operators."""
+    tracing, count, mode = torch._C._get_tracing_state, torch._C._len_torch_dispatch_stack, torch._C._get_dispatch_mode
+    proxies = torch._C._TorchDispatchModeKey.PROXY
+    return lambda: tracing() is not None or bool(count()) and mode(proxies) is not None
+
+
 def _guards(torch):
     """What torch.compile asks before it runs what it compiled: a function of tensors that makes a function of as
     many, true where each has the type, dtype, device, shape, strides, requires_grad and negative bit of the
@@ -252,6 +262,7 @@ class TorchKind:
         }
         self.codes = {dtype: code for code, dtype in self.dtypes.items()}
         self.forward_ad = torch.autograd.forward_ad
+        self.is_recorded = _recording(torch)
         self.read = self._reader()
         self.pointer = torch.Tensor.data_ptr
         self.guards = _guards(torch)
@@ -264,7 +275,7 @@ class TorchKind:
         checks = self.guards or self._descriptions
         is_as_known, is_grad_enabled = checks(*tensors), self.torch.is_grad_enabled
         is_quiet = not any(tensor.requires_grad for tensor in tensors)
-        forward_ad = self.forward_ad
+        forward_ad, is_recorded = self.forward_ad, self.is_recorded
 
         def match(q, k, v):
             try:  # a nested tensor that is asked for its shape in C ends the program
@@ -272,7 +283,7 @@ class TorchKind:
                     return None
             except AttributeError:  # no tensor
                 return None
-            if forward_ad._current_level < 0 and (is_quiet or not is_grad_enabled()):
+            if forward_ad._current_level < 0 and (is_quiet or not is_grad_enabled()) and not is_recorded():
                 return q.data_ptr(), k.data_ptr(), v.data_ptr()
             return None
 
@@ -284,7 +295,7 @@ class TorchKind:
                     return None
             except AttributeError:
                 return None
-            if forward_ad._current_level < 0 and (is_quiet or not is_grad_enabled()):
+            if forward_ad._current_level < 0 and (is_quiet or not is_grad_enabled()) and not is_recorded():
                 return q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr()
             return None
 
@@ -311,10 +322,14 @@ class TorchKind:
     def _reader(self):
         """(pointer, Layout, owner) of a tensor."""
         known, make, is_grad_enabled = self.layouts.get, self._layout, self.torch.is_grad_enabled
-        forward_ad = self.forward_ad
+        forward_ad, is_recorded = self.forward_ad, self.is_recorded
 
         def read(tensor, name):
             try:
+                if name in _FIRST and is_recorded():
+                    raise NotImplementedError(
+                        f"{name}: torch records operators here, and this function is none; call that of sirdar.torch."
+                    )
                 key = (tensor.dtype, tensor.shape, tensor.stride(), tensor.is_cpu or tensor.device)
                 layout = known(key) or make(tensor, name)
                 if tensor.requires_grad and is_grad_enabled():

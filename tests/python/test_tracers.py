@@ -55,6 +55,33 @@ def test_what_was_traced_computes(call):
         torch.testing.assert_close(made(*others), wanted)
 
 
+def test_functions_that_are_no_operators_are_refused():
+    given = draw()
+    out, lse = sirdar.attention(*given, return_lse=True)
+    plan = sirdar.plan(*given)
+    written = torch.zeros_like(out)
+    calls = [
+        lambda q, k, v: sirdar.attention(q, k, v),
+        lambda q, k, v: sirdar.attention(q, k, v, out=written),
+        lambda q, k, v: sirdar.decode(q, k, v),
+        lambda q, k, v: sirdar.backward(out, q, k, v, out, lse).dq,
+        lambda q, k, v: sirdar.merge(q, lse, q, lse)[0],
+        lambda q, k, v: plan(q, k, v),
+        lambda q, k, v: plan(q, k, v, out=written),
+        lambda q, k, v: plan.run(q=q, k=k, v=v),
+    ]
+    for call in calls:
+        for _ in range(3):
+            call(*given)
+        written.zero_()
+        for trace in (lambda call: torch.jit.trace(call, given, check_trace=False), lambda call: make_fx(call)(*given)):
+            with pytest.raises(NotImplementedError, match="^(q|out_a): torch records operators here"):
+                trace(call)
+        assert written.eq(0).all()
+        with Names():
+            call(*given)
+
+
 class Names(TorchDispatchMode):
     def __init__(self):
         super().__init__()
