@@ -120,6 +120,16 @@ def test_a_checkpoint_may_keep_what_attention_computed(call):
     assert "sirdar.forward.default" in seen
 
 
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_a_batch_of_gradients_is_refused(call):
+    given = draw(requires_grad=True)
+    out = call(*given)
+    with pytest.raises(NotImplementedError, match=r"^sirdar: a batch of gradients came in"):
+        torch.autograd.grad(out, given, torch.ones(3, *out.shape), is_grads_batched=True)
+    with pytest.raises(NotImplementedError, match=r"use torch.func.vmap over torch.func.vjp"):
+        torch.autograd.functional.jacobian(lambda q: call(q, *given[1:]).sum((1, 2, 3)), given[0], vectorize=True)
+
+
 def test_tensors_without_data_have_shapes():
     with FakeTensorMode():
         for call in CALLS.values():

@@ -73,6 +73,15 @@ def _(
     return grads + [tensor.new_empty(tensor.shape, dtype=torch.float32) for tensor in fp32]
 
 
+def refuse_batches(*grads):
+    """Of torch.autograd's own vmap, which sees no operators with rules of torch.func."""
+    if any(grad is not None and torch._C._functorch.is_legacy_batchedtensor(grad) for grad in grads):
+        raise NotImplementedError(
+            "sirdar: a batch of gradients came in (is_grads_batched=True, vectorize=True), and attention takes one at a "
+            "time; use torch.func.vmap over torch.func.vjp, or a loop."
+        )
+
+
 def gradients(run, saved, options, needs, dout, dlse):
     """Gradients of q, k, v, bias, sink and a list of those of tensors, by a backward pass `run`.
 
@@ -82,6 +91,8 @@ def gradients(run, saved, options, needs, dout, dlse):
     out, lse, q, k, v, bias, sink, *rest = saved
     others, tensors = rest[:NUM_OTHERS], rest[NUM_OTHERS:]
     needs_dbias, needs_dsink, needs_dtensors = needs
+    if not torch.compiler.is_compiling():
+        refuse_batches(dout, dlse)
     if dout is None and dlse is None:
         return (None,) * 5 + ([None] * len(tensors),)
     wanted = [i for i in range(len(tensors)) if needs_dtensors[i]]

@@ -279,6 +279,7 @@ class _Attention(torch.autograd.Function):
         ready, nothing = ctx.ready, (None,) * len(ctx.ready.masks)
         if dout is None:
             return (None,) * 4 + nothing
+        _ops.refuse_batches(dout)
         saved = query, key, value, out, lse, *masks = ctx.saved_tensors
         mask = masks[0] if masks else None
         is_long = torch.is_grad_enabled() or not _eager.is_plain() or type(dout) is not torch.Tensor
