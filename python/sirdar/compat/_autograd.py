@@ -2,9 +2,12 @@
 
 import torch
 
-from ..torch import _core, _eager, _ops, attention
+from .. import torch as _with_torch
+from ..torch import _core, _eager, _ops
 from ..torch._attention import checked_inputs, draw_rng
+from ._words import in_words
 
+attention = in_words(_with_torch.attention, page_table="block_table", seqused_k="cu_seqlens_k")
 _NO_PAGES = "block_table: attention over pages has no backward pass; gather the pages into k and v."
 
 

@@ -7,6 +7,7 @@ from .. import _problem
 from ..torch import _core, attention
 from ..torch._attention import PLAIN_TYPES, check_memory, check_tensor
 from ._rotate import rotate
+from ._words import in_words
 
 
 def refuse(name, instead):
@@ -95,6 +96,25 @@ def check_gradients(grads, inputs):
             )
 
 
+def check_out(out, q, v):
+    """A tensor to be written into, or None; before anything is."""
+    if out is None:
+        return
+    check_tensor("q", q)
+    check_tensor("v", v)
+    check_tensor("out", out, q.device)
+    wanted = (*q.shape[:-1], *v.shape[-1:])
+    if tuple(out.shape) != wanted or not out.is_floating_point():
+        raise ValueError(
+            f"out: is {out.dtype} of shape {tuple(out.shape)}; a floating one of shape {wanted} is needed."
+        )
+
+
+def written(out, result):
+    """result, in out where that is given."""
+    return result if out is None else out.copy_(result)
+
+
 def lse_product(dout, out):
     """The rows' dot products of dout and out, fp32 [batch, num_heads_q, seqlen_q] (ragged: [num_heads_q,
     total_q]), which FlashAttention's backward hands out as softmax_d."""
@@ -137,13 +157,13 @@ def _lengths(cache_seqlens, batch, device):
     return cache_seqlens
 
 
-def _check_room(lengths, added, capacity, page_table):
+def _check_room(lengths, added, capacity, table_name):
     """Appending must not pass the end of the cache. On a GPU asking waits for it: that is done for pages, as
     FlashAttention does, and not while a stream is captured."""
     if is_unread(lengths) and not lengths.is_cuda:
         return
     if lengths.is_cuda and (
-        torch.compiler.is_compiling() or page_table is None or torch.cuda.is_current_stream_capturing()
+        torch.compiler.is_compiling() or table_name is None or torch.cuda.is_current_stream_capturing()
     ):
         return
     if lengths.numel() == 0:
@@ -154,9 +174,8 @@ def _check_room(lengths, added, capacity, page_table):
             f"cache_seqlens: holds {shortest}; lengths from 0 to {capacity} less the new keys are allowed."
         )
     if longest > capacity:
-        what = "block_table" if page_table is not None else "k_cache"
         raise RuntimeError(
-            f"{what}: holds {capacity} keys a sequence, and cache_seqlens with the new keys come to "
+            f"{table_name or 'k_cache'}: holds {capacity} keys a sequence, and cache_seqlens with the new keys come to "
             f"{longest}; allocate more of it."
         )
 
@@ -256,9 +275,9 @@ def _check_appended(k_cache, v_cache, k, v, lengths, starts, pages):
     leading = (batch, k.shape[1]) if starts is None else k.shape[:1]
     _check_new("k", k, "k_cache", k_cache, leading)
     _check_new("v", v, "v_cache", v_cache, leading)
-    rows, page_table = _Rows(k, starts), pages.get("block_table")
-    capacity = k_cache.shape[1] * (1 if page_table is None else page_table.shape[1])
-    _check_room(lengths, rows.count, capacity, page_table)
+    rows, capacity = _Rows(k, starts), k_cache.shape[1] * next((table.shape[1] for table in pages.values()), 1)
+    name = next((name for name in pages if name != "cache_batch_idx"), None)
+    _check_room(lengths, rows.count, capacity, name)
     for name, table in pages.items():
         _check_pages(name, table, lengths + rows.count, k_cache.shape[1], k_cache.shape[0])
         _check_places(name, rows, lengths, table, k_cache.shape[1])
@@ -310,7 +329,7 @@ def _kind(value):
     return type(value), value
 
 
-def _check_call(q, k_cache, v_cache, lengths, options, more):
+def _check_call(attend, q, k_cache, v_cache, lengths, options, more):
     """Everything that attention() refuses is refused here, before a cache is written to. Once for each kind
     of call; without keys, it computes next to nothing."""
     if torch.compiler.is_compiling():
@@ -325,7 +344,7 @@ def _check_call(q, k_cache, v_cache, lengths, options, more):
     except (RuntimeError, TypeError):  # what is no option, or a tensor without strides: attention() says so
         key = None
     none = torch.zeros_like(lengths, dtype=torch.int32)
-    attention(q, k_cache, v_cache, seqused_k=none, return_lse=True, **options, **more)
+    attend(q, k_cache, v_cache, seqused_k=none, return_lse=True, **options, **more)
     if len(_checked) >= _MAX_CHECKED:
         _checked.clear()
     if key is not None:
@@ -419,7 +438,7 @@ def with_kvcache(
     q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, rotary_interleaved, rotary_seqlens,
     cache_seqlens, cache_batch_idx, cache_leftpad, page_table, softmax_scale, causal, window_size,
     chunk_size, softcap, alibi_slopes=None, sink=None, cu_seqlens_q=None, max_seqlen_q=None,
-    cu_seqlens_k_new=None, descale=(None, None, None),
+    cu_seqlens_k_new=None, descale=(None, None, None), table_name="block_table",
 ):  # fmt: skip
     """The decoding call of both interfaces: appends to the cache, attends to it; gives (out, lse), without
     gradients.
@@ -455,10 +474,10 @@ def with_kvcache(
     if cache_batch_idx is not None:
         _check_numbers("cache_batch_idx", cache_batch_idx, 1, device)
     if page_table is not None:
-        _check_numbers("block_table", page_table, 2, device)
+        _check_numbers(table_name, page_table, 2, device)
         if cache_batch_idx is not None:
             page_table = _rows_of_table(page_table, cache_batch_idx)
-        pages = {"block_table": page_table}
+        pages = {table_name: page_table}
     elif cache_batch_idx is not None:
         # A row of the cache is one page of the whole length: nothing is copied.
         pages = {"cache_batch_idx": cache_batch_idx.to(torch.int32).reshape(-1, 1)}
@@ -485,6 +504,8 @@ def with_kvcache(
     }  # fmt: skip
     if cu_seqlens_q is not None:
         options |= {"cu_seqlens_q": cu_seqlens_q, "seqlen_q": whole("max_seqlen_q", max_seqlen_q)}
+    words = {"page_table": next(iter(pages), "k_cache"), "seqused_k": "cache_seqlens", "k": "k_cache", "v": "v_cache"}
+    attend = in_words(attention, **words)
     if k is not None:
         rows = _check_appended(k_cache, v_cache, k, v, lengths, cu_seqlens_k_new, pages)
         if rotary_cos is not None:
@@ -496,11 +517,11 @@ def with_kvcache(
             )  # fmt: skip
         for name, tensor in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache), ("k", k), ("v", v)):
             check_memory(name, tensor)
-        _check_call(q, k_cache, v_cache, lengths, options, more)
+        _check_call(attend, q, k_cache, v_cache, lengths, options, more)
         places = _places(rows, lengths, options["page_table"], k_cache.shape[1])
         _append(k_cache, k, places)
         _append(v_cache, v, places)
         lengths = lengths + rows.count
     used = None if lengths is None else lengths.to(torch.int32)
-    out, lse = attention(q, k_cache, v_cache, seqused_k=used, return_lse=True, **options, **more)
+    out, lse = attend(q, k_cache, v_cache, seqused_k=used, return_lse=True, **options, **more)
     return descale.of_output(out, cu_seqlens_q), lse

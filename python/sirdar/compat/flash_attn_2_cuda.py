@@ -1,6 +1,7 @@
 """The five entry points of FlashAttention-2's extension module, which some frameworks call by position.
 `out_`, `dq_`, ... are written if they are given."""
 
+from ._common import check_out, written
 from .flash_attn import flash_attn_interface as _interface
 
 
@@ -13,9 +14,7 @@ def _check_generator(generator):
 
 def _result(out_, made):
     out, *rest = made
-    if out_ is None:
-        return [out, *rest]
-    return [out_.copy_(out), *rest]
+    return [written(out_, out), *rest]
 
 
 def fwd(
@@ -24,6 +23,7 @@ def fwd(
 ):  # fmt: skip
     """[out, lse, S_dmask, rng_state]"""
     _check_generator(gen_)
+    check_out(out_, q, v)
     made = _interface._flash_attn_forward(
         q, k, v, p_dropout, softmax_scale, is_causal, window_size_left, window_size_right, softcap,
         alibi_slopes_, return_softmax,
@@ -38,6 +38,7 @@ def varlen_fwd(
 ):  # fmt: skip
     """[out, lse, S_dmask, rng_state]"""
     _check_generator(gen_)
+    check_out(out_, q, v)
     made = _interface._flash_attn_varlen_forward(
         q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, p_dropout, softmax_scale,
         is_causal, window_size_left, window_size_right, softcap, alibi_slopes_, return_softmax,
@@ -84,6 +85,7 @@ def fwd_kvcache(
     softcap, is_rotary_interleaved, num_splits,
 ):  # fmt: skip
     """[out, lse]"""
+    check_out(out_, q, vcache)
     made = _interface.flash_attn_with_kvcache(
         q, kcache, vcache, k_, v_, rotary_cos_, rotary_sin_, seqlens_k_, cache_batch_idx_, leftpad_k_,
         block_table_, softmax_scale, is_causal, (window_size_left, window_size_right), softcap,

@@ -5,12 +5,14 @@ say how, not what, and have no effect on the result; qv is refused by name."""
 import torch
 
 from .. import _problem
-from ..torch import _core, attention
+from .. import torch as _with_torch
+from ..torch import _core
 from ._common import (
     Descale,
     NoBackward,
     check_gradients,
     check_hints,
+    check_out,
     check_packed,
     lse_product,
     maybe_contiguous,  # noqa: F401
@@ -20,10 +22,13 @@ from ._common import (
     whole,
     window_of,
     with_kvcache,
+    written,
 )
-from ..torch import backward as _backward_pass
 from ..torch._attention import check_tensor
 from ..torch._merge import combined
+from ._words import in_words
+
+attention, _backward_pass = in_words(_with_torch.attention), in_words(_with_torch.backward)
 
 
 def _refuse(qv):
@@ -264,7 +269,7 @@ def flash_attn_with_kvcache(
         q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, rotary_interleaved, rotary_seqlens,
         cache_seqlens, cache_batch_idx, cache_leftpad, page_table, softmax_scale, causal, window_size,
         attention_chunk, softcap, cu_seqlens_q=cu_seqlens_q, max_seqlen_q=max_seqlen_q,
-        cu_seqlens_k_new=cu_seqlens_k_new, descale=(q_descale, k_descale, v_descale),
+        cu_seqlens_k_new=cu_seqlens_k_new, descale=(q_descale, k_descale, v_descale), table_name="page_table",
     )  # fmt: skip
     return (out, lse, *_no_parts(out, lse)) if return_softmax_lse else out
 
@@ -294,6 +299,16 @@ def get_scheduler_metadata(
 ):
     """An empty int32 tensor: plans of this library are kept by themselves, there is nothing to prepare."""
     check_hints(num_splits, pack_gqa, sm_margin)
+    lengths = (
+        ("batch_size", batch_size), ("max_seqlen_q", max_seqlen_q), ("max_seqlen_k", max_seqlen_k),
+        ("num_heads_q", num_heads_q), ("num_heads_kv", num_heads_kv), ("headdim", headdim), ("headdim_v", headdim_v),
+        ("page_size", page_size), ("max_seqlen_k_new", max_seqlen_k_new), ("attention_chunk", attention_chunk),
+    )  # fmt: skip
+    for name, length in lengths:
+        whole(name, length)
+    _core.flag("causal", causal)
+    _core.flag("has_softcap", has_softcap)
+    window_of(window_size)
     check_tensor("cache_seqlens", cache_seqlens)
     return cache_seqlens.new_empty(0, dtype=torch.int32)
 
@@ -313,6 +328,8 @@ def _flash_attn_forward(
     """Returns out, lse, and two empty tensors: partial results of splits, which are merged already."""
     _refuse(qv)
     check_hints(num_splits, pack_gqa, sm_margin)
+    out = out if out_ is None else out_
+    check_out(out, q, v)
     descale = (q_descale, k_descale, v_descale)
     window = (window_size_left, window_size_right) if window_size is None else window_size
     if any(x is not None for x in (k_new, v_new, kv_batch_idx, leftpad_k, rotary_cos, rotary_sin)):
@@ -320,7 +337,7 @@ def _flash_attn_forward(
             q, k, v, k_new, v_new, rotary_cos, rotary_sin, rotary_interleaved, seqlens_rotary, seqused_k,
             kv_batch_idx, leftpad_k, page_table, softmax_scale, causal, window, attention_chunk, softcap,
             cu_seqlens_q=cu_seqlens_q, max_seqlen_q=max_seqlen_q, cu_seqlens_k_new=cu_seqlens_k_new,
-            descale=descale,
+            descale=descale, table_name="page_table",
         )  # fmt: skip
     else:
         options = _options(softmax_scale, causal, window, attention_chunk)
@@ -332,9 +349,7 @@ def _flash_attn_forward(
                 seqlen_k=None if cu_seqlens_k is None else whole("max_seqlen_k", max_seqlen_k), **options,
             )  # fmt: skip
     result, lse = made
-    out_ = out if out_ is None else out_
-    parts = _no_parts(result, lse)
-    return result if out_ is None else out_.copy_(result), lse, *parts
+    return written(out, result), lse, *_no_parts(result, lse)
 
 
 def _flash_attn_backward(

@@ -5,7 +5,8 @@ rng_state lies on the CPU. docs/migration.md has the tables."""
 
 import torch
 
-from ...torch import _core, attention, attention_varlen, backward
+from ... import torch as _with_torch
+from ...torch import _core
 from .._common import (
     NoBackward,
     check_gradients,
@@ -22,9 +23,14 @@ from .._common import (
     with_kvcache,
 )
 from .._dropout import signed_weights
+from .._words import in_words
 from ...torch._attention import check_tensor, draw_rng
 
 USE_TRITON_ROCM = False
+
+attention = in_words(_with_torch.attention)
+attention_varlen = in_words(_with_torch.attention_varlen, page_table="block_table", seqused_k="cu_seqlens_k")
+backward = in_words(_with_torch.backward, dropout_rng="rng_state")
 
 
 def _get_block_size_n(device, head_dim, is_dropout, is_causal):
@@ -338,7 +344,10 @@ def _write_gradients(dout, out, grads, made):
 
 
 def _rng_for(dropout_p, rng_state):
-    return rng_state.cpu() if dropout_p and rng_state is not None else None
+    if not dropout_p or rng_state is None:
+        return None
+    check_tensor("rng_state", rng_state)
+    return rng_state.cpu()
 
 
 def _flash_attn_backward(
