@@ -3,6 +3,7 @@
 #include "commands.h"
 #include "implementations.h"
 #include "parse.h"
+#include "peak_memory.h"
 #include "progress.h"
 
 #include <CLI/CLI.hpp>
@@ -71,6 +72,8 @@ int run_check(const CheckFlags& flags) {
 
   const Result<std::vector<Trial>> trials = plan_trials(problems.value(), names.value());
   if (!trials.ok()) return fail(trials.status());
+  for (const Problem& problem : problems.value())
+    if (Status status = check_memory(problem); !status.ok()) return fail(status);
 
   Progress progress("check");
   int64_t num_checks = 0, num_failures = 0, done = 0;

@@ -78,7 +78,19 @@ void print_switches() {
   if (!is_any_set) fmt::print("environment  no SIRDAR_ switch is set\n");
 }
 
+// A switch that every plan is refused for would show as a machine on which nothing runs.
+Status check_switches() {
+  const Silence silence;
+  PlanOptions options;
+  options.allow_reference = true;
+  Problem problem;
+  problem.seqlen_q = problem.seqlen_k = 1;
+  const Result<Plan> plan = Plan::create(problem, options);
+  return plan.ok() || plan.status().code() == StatusCode::unsupported ? Status() : plan.status();
+}
+
 int doctor() {
+  if (Status status = check_switches(); !status.ok()) return fail(status);
   print_machine(Device::host());
   print_choices();
   fmt::print("gpu          {}\n", describe_gpus());

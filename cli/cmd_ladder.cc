@@ -149,12 +149,15 @@ int run_ladder(const LadderFlags& flags) {
 
 Action declare_ladder(CLI::App& app) {
   auto flags = std::make_shared<LadderFlags>();
-  app.add_option("problem", flags->words,
-                 fmt::format("e.g. \"{}\" (the default)", kDefaultProblem));
-  app.add_option("--fast-memory", flags->fast_memory, "bytes of fast memory (default 196608)");
+  app.add_option("PROBLEM", flags->words,
+                 fmt::format("a problem string (default '{}')", kDefaultProblem))
+      ->type_name("");
+  app.add_option("--fast-memory", flags->fast_memory, "bytes of fast memory (default 196608)")
+      ->type_name("BYTES");
   add_switch(app, "--json", flags->json, "one JSON object a line");
   app.add_option("--device", flags->device,
-                 "cpu (default): counted programs; cuda: the stages of the Hopper kernel, timed");
+                 "cpu (default): counted programs; cuda: the stages of the Hopper kernel, timed")
+      ->type_name("NAME");
   add_switch(app, "--compile-only", flags->compile_only,
              "with --device cuda: compile the stages, which needs no GPU");
   app.footer(fmt::format(

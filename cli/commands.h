@@ -54,6 +54,11 @@ void notice(std::string_view sentence);
 
 // A full disk behind standard output shows only here; results that nobody got are not a success.
 Status flush_output();
+// The same for a write whose errno is known.
+Status unwritten_output(int error);
+// Where that was a pipe that nobody reads any more the process ends as pipes end processes, and
+// fail() has said nothing.
+void end_where_reader_is_gone();
 
 // While it lives the library says nothing: for verbs that plan what they will not run.
 class Silence {

@@ -36,6 +36,7 @@ constexpr Term kTerms[] = {
     {"num_threads", "--threads"},
     {"knobs", "--knob"},
     {"implementation", "--backend"},
+    {"arch", "--arch"},
 };
 
 constexpr std::string_view kSameInFlags[] = {
@@ -43,7 +44,7 @@ constexpr std::string_view kSameInFlags[] = {
     "mask",      "bias",      "alibi", "sink",        "score_mod",  "cu_seqlens_k",
     "mask_mod",  "softcap",   "dout",  "dlse",        "dq",         "dk",
     "dv",        "dbias",     "dsink", "page_table",  "document_q", "document_k",
-    "seqused_q", "seqused_k", "isa",   "fast_memory",
+    "seqused_q", "seqused_k", "isa",   "fast_memory", "device",
 };
 
 constexpr Term kSizes[] = {

@@ -8,9 +8,13 @@
 
 #include <fmt/format.h>
 
+#include <fcntl.h>
+
 #include <csignal>
+#include <cstdio>
 #include <new>
 #include <span>
+#include <system_error>
 
 namespace sirdar::cli {
 namespace {
@@ -89,6 +93,12 @@ int fail_with_parse_error(const CLI::ParseError& error, const CLI::App* verb) {
     return fail(fmt::format("{}{} is given more than once; once is allowed.", prefix,
                             text.substr(0, text.find(':'))));
   }
+  if (const size_t required = text.find(": 1 required "); required != text.npos) {
+    const std::string value = text.substr(required + 13);
+    return fail(fmt::format("{}{} needs a value, {}; '{}' shows the use.", prefix,
+                            text.substr(0, required), value.substr(0, value.find(' ')),
+                            verb ? fmt::format("sirdar {} --help", name) : "sirdar --help"));
+  }
   if (text.find("flag override") != std::string::npos) {
     return fail(fmt::format("{}--{} takes no value; leave out the '=' and what follows.", prefix,
                             text.substr(0, text.find(' '))));
@@ -118,7 +128,11 @@ int run(int argc, char** argv) {
   CLI::App app("Exact attention, forward and backward.", "sirdar");
   app.set_version_flag("--version", "sirdar " SIRDAR_VERSION);
   app.require_subcommand(0, 1);
-  app.footer("'sirdar VERB --help' shows a verb's flags and examples.");
+  app.footer(
+      "'sirdar VERB --help' shows a verb's flags and examples.\n"
+      "Exit codes: 0 done, 1 done and something was found wrong, 2 not done, which one sentence "
+      "on\n"
+      "standard error explains.");
   std::vector<std::pair<CLI::App*, Action>> actions;
   for (const Verb& verb : kVerbs) {
     CLI::App* sub = app.add_subcommand(verb.name, verb.summary);
@@ -144,21 +158,40 @@ int run(int argc, char** argv) {
   return fail("no verb was given; 'sirdar --help' lists them.");
 }
 
+// Where a standard stream is closed, the next file to be opened would take its place, and text for
+// the stream would go into that file. These can be read, and writing to them is an error.
+void keep_places_of_closed_streams() {
+  for (int stream = 0; stream <= 2; ++stream)
+    if (fcntl(stream, F_GETFD) == -1) open("/dev/null", O_RDONLY);
+}
+
+int run_safely(int argc, char** argv) {
+  try {
+    const int code = run(argc, argv);
+    const Status status = flush_output();
+    // An error is one sentence, and it may have been this one.
+    return status.ok() || code == kExitBadInput ? code : fail(status);
+  } catch (const std::bad_alloc&) {
+    return fail("memory: there is not enough for this problem; use a smaller one.");
+  } catch (const std::system_error& error) {
+    // fmt's own words for a write that failed.
+    if (!std::ferror(stdout)) return fail(error.what());
+    return fail(unwritten_output(error.code().value()));
+  } catch (const std::exception& error) {
+    return fail(error.what());
+  }
+}
+
 }  // namespace
 }  // namespace sirdar::cli
 
 int main(int argc, char** argv) {
-  using sirdar::cli::fail;
-  try {
-    // A limit on the size of files is an error of the write that meets it, not the end.
-    std::signal(SIGXFSZ, SIG_IGN);
-    const int code = sirdar::cli::run(argc, argv);
-    const sirdar::Status status = sirdar::cli::flush_output();
-    // An error is one sentence, and it may have been this one.
-    return status.ok() || code == sirdar::cli::kExitBadInput ? code : fail(status);
-  } catch (const std::bad_alloc&) {
-    return fail("memory: there is not enough for this problem; use a smaller one.");
-  } catch (const std::exception& error) {
-    return fail(error.what());
-  }
+  // A limit on the size of files is an error of the write that meets it, not the end; nor is a
+  // reader that has gone, who would leave unfinished files behind.
+  std::signal(SIGXFSZ, SIG_IGN);
+  std::signal(SIGPIPE, SIG_IGN);
+  sirdar::cli::keep_places_of_closed_streams();
+  const int code = sirdar::cli::run_safely(argc, argv);
+  sirdar::cli::end_where_reader_is_gone();
+  return code;
 }

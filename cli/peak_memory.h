@@ -1,10 +1,18 @@
-// How much memory a piece of work took at its highest, beyond what the process had before.
+// How much memory there is, and how much a piece of work took at its highest, beyond what the
+// process had before.
 #pragma once
+
+#include <sirdar/problem.hpp>
+#include <sirdar/status.hpp>
 
 #include <cstdint>
 #include <optional>
 
 namespace sirdar::cli {
+
+// Ok, or that the tensors of a problem do not fit the memory that is free: filling more takes long
+// and may end other processes.
+Status check_memory(const Problem& problem);
 
 class PeakMemory {
  public:

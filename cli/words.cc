@@ -8,11 +8,14 @@
 #include <fmt/format.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 
 namespace sirdar::cli {
 namespace {
+
+bool reader_is_gone = false;  // of standard output
 
 // A message is one line, even when a file name or a library's text has control characters in it.
 std::string one_line(std::string_view text) {
@@ -41,6 +44,7 @@ CLI::Option* add_switch(CLI::App& app, const std::string& name, bool& target,
 }
 
 int fail(std::string_view sentence) {
+  if (reader_is_gone) return kExitBadInput;
   fmt::print(stderr, "sirdar: {}\n", one_line(sentence));
   return kExitBadInput;
 }
@@ -50,11 +54,25 @@ int fail(const Status& status) { return fail(status.message()); }
 void notice(std::string_view sentence) { fmt::print(stderr, "note: {}\n", one_line(sentence)); }
 
 Status flush_output() {
+  // The reason of a write that failed earlier is still there, or lost.
+  const bool had_failed = std::ferror(stdout) != 0;
+  const int earlier = had_failed ? errno : 0;
   errno = 0;
-  if (std::fflush(stdout) == 0 && !std::ferror(stdout)) return {};
+  if (std::fflush(stdout) == 0 && !had_failed) return {};
+  return unwritten_output(errno != 0 ? errno : earlier);
+}
+
+Status unwritten_output(int error) {
+  reader_is_gone = reader_is_gone || error == EPIPE;
   return Status(StatusCode::invalid_argument,
-                fmt::format("standard output could not be written ({}); send it elsewhere.",
-                            std::strerror(errno)));
+                fmt::format("standard output could not be written{}; send it elsewhere.",
+                            error == 0 ? "" : fmt::format(" ({})", std::strerror(error))));
+}
+
+void end_where_reader_is_gone() {
+  if (!reader_is_gone) return;
+  std::signal(SIGPIPE, SIG_DFL);
+  std::raise(SIGPIPE);
 }
 
 Silence::Silence() { set_log_sink({}); }

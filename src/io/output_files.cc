@@ -114,6 +114,13 @@ Status check_writable(const std::string& path) {
   if (!fs::is_directory(folder, code)) {
     return error(path, fmt::format("there is no folder {}; create it first.", folder.string()));
   }
+  const long longest = ::pathconf(folder.c_str(), _PC_NAME_MAX);
+  const size_t length = place.filename().native().size();
+  if (longest > 0 && length > static_cast<size_t>(longest)) {
+    return error(
+        path, fmt::format("its name has {} bytes and the folder takes {}; name it shorter.", length,
+                          longest));
+  }
   const fs::file_status status = fs::status(place, code);
   if (fs::exists(status) && !fs::is_regular_file(status)) {
     return error(path, "exists and is not a regular file; name another file.");
