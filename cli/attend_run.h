@@ -9,7 +9,8 @@ namespace sirdar::cli {
 
 struct PassReport {
   std::string implementation, explanation;
-  double seconds = 0, flops = 0;
+  double seconds = 0;
+  std::optional<double> flops;         // nothing: only the data tell, and counting takes too long
   std::optional<int64_t> extra_bytes;  // peak memory beyond inputs and outputs
 };
 

@@ -48,15 +48,8 @@ Result<BenchResult> measure_on_gpu(const Plan& plan, const BenchOptions& options
   result.repetitions = static_cast<int>(ms.size());
   result.host_us = timing_of(host_us).median_ms;
 
-  const Cost cost = cost_of(problem);
-  const double seconds = result.time.median_ms * 1e-3;
-  result.tflops = cost.flops / seconds * 1e-12;
-  result.gbytes_per_s = cost.bytes() / seconds * 1e-9;
-  if (const auto peaks = recorded_peaks(plan.device(), problem.dtype_q)) {
-    result.peak_tflops = peaks->flops_per_s * 1e-12;
-    result.peak_gbytes_per_s = peaks->bytes_per_s * 1e-9;
-    result.roofline_percent = 100 * roofline_seconds(cost, *peaks) / seconds;
-  }
+  std::optional<Peaks> peaks = recorded_peaks(plan.device(), problem.dtype_q);
+  result.add_work(run.cost(), peaks.value_or(Peaks{}));
   return result;
 }
 

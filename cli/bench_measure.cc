@@ -1,11 +1,15 @@
 #include "bench_measure.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <string>
 
 #include "bench_naive.h"
 #include "blas.h"
+#include "check/data_cost.h"
 #include "check/inputs.h"
 #include "cpu/dispatch.h"
 #include "cpu/peak.h"
@@ -16,6 +20,7 @@ namespace {
 
 constexpr int kRepetitions = 30;
 constexpr double kPeakSeconds = 0.005;
+constexpr double kMostBytes = 512 << 20;  // of data, beyond three times a problem's
 
 template <class Work>
 double milliseconds(const Work& work) {
@@ -30,12 +35,16 @@ double quantile(std::vector<double> values, double q) {
   return values[static_cast<size_t>(q * static_cast<double>(values.size() - 1) + 0.5)];
 }
 
-// Different data for consecutive runs, until together they leave the caches of the cores used.
-std::vector<std::unique_ptr<check::Inputs>> make_buffers(const Problem& problem, const Cost& cost,
+// Different data for consecutive runs, until what is read of them leaves the caches of the cores
+// used; a window reads little of tensors that may be large.
+std::vector<std::unique_ptr<check::Inputs>> make_buffers(const Problem& problem,
                                                          const Device& device,
                                                          const check::Placement& placement) {
+  Problem whole = problem;
+  whole.mask = Mask();
   const double caches = 2.0 * static_cast<double>(device.l2_bytes) * device.num_threads;
-  const int count = static_cast<int>(std::clamp(caches / cost.bytes() + 1, 3.0, 64.0));
+  const double most = std::clamp(kMostBytes / cost_of(whole).bytes(), 3.0, 64.0);
+  const int count = static_cast<int>(std::clamp(caches / cost_of(problem).bytes() + 1, 3.0, most));
   std::vector<std::unique_ptr<check::Inputs>> buffers;
   for (int i = 0; i < count; ++i) {
     buffers.push_back(std::make_unique<check::Inputs>(problem, static_cast<uint64_t>(i) + 1,
@@ -53,10 +62,11 @@ struct Turn {
   const Args& ours;
   const Args& naive_exp;
   const Args& naive_vector;
+  int num_threads;
 };
 Status take(const Plan& plan, const Turn& turn, Isa isa, NaiveAttention* naive, Samples& samples) {
-  samples.peak_flops.push_back(cpu::measure_peak_flops(isa, plan.problem().dtype_q,
-                                                       plan.device().num_threads, kPeakSeconds));
+  samples.peak_flops.push_back(
+      cpu::measure_peak_flops(isa, plan.problem().dtype_q, turn.num_threads, kPeakSeconds));
   Status status;
   samples.ours.push_back(milliseconds([&] { status = plan.run(turn.ours); }));
   if (!status.ok() || naive == nullptr) return status;
@@ -81,16 +91,32 @@ Status check_naive(const Plan& plan, const Args& args, NaiveAttention& naive) {
 void summarise(const Samples& samples, const Cost& cost, BenchResult& result) {
   result.repetitions = static_cast<int>(samples.ours.size());
   result.time = timing_of(samples.ours);
-  const double seconds = result.time.median_ms * 1e-3;
-  const Peaks peaks{quantile(samples.peak_flops, 0.5), result.peak_gbytes_per_s * 1e9};
-  result.peak_tflops = peaks.flops_per_s * 1e-12;
-  result.tflops = cost.flops / seconds * 1e-12;
-  result.gbytes_per_s = cost.bytes() / seconds * 1e-9;
-  result.roofline_percent = 100 * roofline_seconds(cost, peaks) / seconds;
+  result.add_work(cost, {quantile(samples.peak_flops, 0.5), result.peak_gbytes_per_s * 1e9});
   if (!samples.naive_exp.empty()) {
     result.naive_exp = timing_of(samples.naive_exp);
     result.naive_vector = timing_of(samples.naive_vector);
   }
+}
+
+// The mean over the buffers, whose data hide different pairs.
+Cost mean_cost(const Problem& problem, const std::vector<std::unique_ptr<check::Inputs>>& buffers) {
+  const auto count = static_cast<int64_t>(buffers.size());
+  Cost mean;
+  for (const auto& buffer : buffers) {
+    const Cost one = check::data_cost(problem, buffer->args(), check::kMostCounting / count);
+    mean.is_exact = mean.is_exact && one.is_exact;
+    mean.flops += one.flops / static_cast<double>(count);
+    mean.bytes_read += one.bytes_read / static_cast<double>(count);
+    mean.bytes_written += one.bytes_written / static_cast<double>(count);
+  }
+  return mean;
+}
+
+// The knob's value where it is given. The plan has accepted it.
+std::string knob_or(const PlanOptions& options, std::string_view name, std::string otherwise) {
+  for (const auto& [given, value] : options.knobs)
+    if (given == name) return value;
+  return otherwise;
 }
 
 }  // namespace
@@ -100,20 +126,31 @@ Timing timing_of(const std::vector<double>& ms) {
   return {median, quantile(ms, 0), (quantile(ms, 0.75) - quantile(ms, 0.25)) / median};
 }
 
-Result<BenchResult> measure(const Problem& problem, const BenchOptions& options) {
-  const Result<Plan> planned = Plan::create(problem, options.plan);
-  if (!planned.ok()) return planned.status();
-  const Plan& plan = planned.value();
-  const Result<Isa> isa = cpu::choose_isa(plan.device(), options.plan.isa, problem);
+void BenchResult::add_work(const Cost& cost, const Peaks& peaks) {
+  const double seconds = time.median_ms * 1e-3;
+  peak_tflops = peaks.flops_per_s * 1e-12;
+  peak_gbytes_per_s = peaks.bytes_per_s * 1e-9;
+  is_exact = cost.is_exact;
+  if (!is_exact) return;
+  tflops = cost.flops / seconds * 1e-12;
+  gbytes_per_s = cost.bytes() / seconds * 1e-9;
+  if (peaks.flops_per_s > 0) roofline_percent = 100 * roofline_seconds(cost, peaks) / seconds;
+}
+
+Result<BenchResult> measure(const Plan& plan, const BenchOptions& options) {
+  const Problem& problem = plan.problem();
+  const Result<Isa> isa =
+      cpu::choose_isa(plan.device(), knob_or(options.plan, "isa", options.plan.isa), problem);
   if (!isa.ok()) return isa.status();
   BenchResult result{.problem = problem.str(),
                      .implementation = plan.name(),
                      .config = plan.config(),
                      .device = plan.device().name,
                      .isa = std::string(name_of(isa.value())),
-                     .num_threads = plan.device().num_threads};
-  const Cost cost = cost_of(problem);
-  const auto buffers = make_buffers(problem, cost, plan.device(), options.placement);
+                     .num_threads = std::stoi(knob_or(options.plan, "num_threads",
+                                                      fmt::to_string(plan.device().num_threads)))};
+  const auto buffers = make_buffers(problem, plan.device(), options.placement);
+  const Cost cost = mean_cost(problem, buffers);
   std::vector<std::byte, PageAllocator<std::byte>> workspace(
       plan.workspace_bytes(), PageAllocator<std::byte>(options.placement.pages));
   std::unique_ptr<NaiveAttention> naive;
@@ -144,7 +181,8 @@ Result<BenchResult> measure(const Problem& problem, const BenchOptions& options)
     const Args ours = args_of(turn), exp = args_of(turn + 1), vector = args_of(turn + 2);
     Status status;
     spent_ms += milliseconds([&] {
-      status = take(plan, {ours, exp, vector}, isa.value(), naive.get(), samples);
+      status =
+          take(plan, {ours, exp, vector, result.num_threads}, isa.value(), naive.get(), samples);
     });
     if (!status.ok()) return status;
     if (turn == 0) samples = {};

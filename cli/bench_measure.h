@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "check/inputs.h"
+#include "plan/cost.h"
 
 namespace sirdar::cli {
 
@@ -32,7 +33,8 @@ struct BenchResult {
   std::string problem, implementation, config;
   int repetitions = 0, num_buffers = 0;
   Timing time;
-  double tflops = 0, gbytes_per_s = 0;
+  bool is_exact = true;  // false: the data hide pairs that could not be counted
+  std::optional<double> tflops, gbytes_per_s;     // nothing: not exact
   std::optional<double> roofline_percent;         // of what the peaks below allow
   double peak_tflops = 0, peak_gbytes_per_s = 0;  // measured; on a GPU the maker's, 0: unknown
   double extra_mib = 0, jit_ms = 0;
@@ -43,10 +45,13 @@ struct BenchResult {
   std::string naive_library;                      // whose sgemm, tuned for what
   std::string naive_refusal;                      // set: there are no naive times
   std::optional<Timing> naive_exp, naive_vector;  // std::exp; our vector exponential
+
+  // What was done in the median time; peaks of 0 are unknown.
+  void add_work(const Cost& cost, const Peaks& peaks);
 };
 
-Result<BenchResult> measure(const Problem& problem, const BenchOptions& options);
-// `plan` is for a GPU.
+// `plan` is for this machine's CPU, measure_on_gpu()'s for a GPU.
+Result<BenchResult> measure(const Plan& plan, const BenchOptions& options);
 Result<BenchResult> measure_on_gpu(const Plan& plan, const BenchOptions& options);
 
 }  // namespace sirdar::cli

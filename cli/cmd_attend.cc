@@ -45,8 +45,11 @@ std::string print_bytes(std::optional<int64_t> bytes) {
 }
 
 std::string print_pass(const PassReport& pass) {
-  return fmt::format("{} {:.3f} ms {:.4g} TFLOP/s", pass.implementation, pass.seconds * 1e3,
-                     pass.seconds > 0 ? pass.flops / pass.seconds * 1e-12 : 0);
+  const std::string flops = !pass.flops ? "?"  // the data hide more than is worth counting
+                            : pass.seconds <= 0
+                                ? "0"
+                                : fmt::format("{:.4g}", *pass.flops / pass.seconds * 1e-12);
+  return fmt::format("{} {:.3f} ms {} TFLOP/s", pass.implementation, pass.seconds * 1e3, flops);
 }
 
 int attend(const AttendFlags& flags) {

@@ -11,6 +11,7 @@
 #include "commands.h"
 #include "implementations.h"
 #include "parse.h"
+#include "peak_memory.h"
 #include "progress.h"
 
 namespace sirdar::cli {
@@ -23,6 +24,14 @@ struct BenchFlags {
   Text against, isa, backend, threads, pages, layout, min_time, max_time;
 };
 
+nlohmann::ordered_json or_null(const std::optional<double>& value) {
+  return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
+}
+
+std::string or_unknown(const std::optional<double>& value, int digits) {
+  return value ? fmt::format("{:.{}f}", *value, digits) : "?";
+}
+
 nlohmann::ordered_json to_json(const BenchResult& result, const BenchOptions& options) {
   nlohmann::ordered_json json{{"problem", result.problem},
                               {"implementation", result.implementation},
@@ -32,15 +41,15 @@ nlohmann::ordered_json to_json(const BenchResult& result, const BenchOptions& op
                               {"spread", result.time.spread},
                               {"repetitions", result.repetitions},
                               {"buffers", result.num_buffers},
-                              {"tflops", result.tflops},
-                              {"gbytes_per_s", result.gbytes_per_s},
-                              {"roofline_percent", nullptr},
+                              {"is_exact", result.is_exact},
+                              {"tflops", or_null(result.tflops)},
+                              {"gbytes_per_s", or_null(result.gbytes_per_s)},
+                              {"roofline_percent", or_null(result.roofline_percent)},
                               {"peak_tflops", result.peak_tflops},
                               {"peak_gbytes_per_s", result.peak_gbytes_per_s},
                               {"extra_mib", result.extra_mib},
                               {"jit_ms", result.jit_ms},
                               {"device", result.device}};
-  if (result.roofline_percent) json["roofline_percent"] = *result.roofline_percent;
   if (result.host_us) {
     json["host_us"] = *result.host_us;
   } else {
@@ -71,11 +80,10 @@ void print_header(const BenchFlags& flags) {
 }
 
 void print_row(const BenchResult& result) {
-  fmt::print("{:<44} {:>9.3f} {:>6.1f}% {:>4} {:>8.4f} {:>7.2f} {:>6} {:>8.2f}", result.problem,
-             result.time.median_ms, 100 * result.time.spread, result.repetitions, result.tflops,
-             result.gbytes_per_s,
-             result.roofline_percent ? fmt::format("{:.1f}", *result.roofline_percent) : "?",
-             result.extra_mib);
+  fmt::print("{:<44} {:>9.3f} {:>6.1f}% {:>4} {:>8} {:>7} {:>6} {:>8.2f}", result.problem,
+             result.time.median_ms, 100 * result.time.spread, result.repetitions,
+             or_unknown(result.tflops, 4), or_unknown(result.gbytes_per_s, 2),
+             or_unknown(result.roofline_percent, 1), result.extra_mib);
   if (result.naive_exp) {
     fmt::print(" {:>9.2f}x {:>9.2f}x", result.naive_exp->median_ms / result.time.median_ms,
                result.naive_vector->median_ms / result.time.median_ms);
@@ -89,8 +97,9 @@ void print_row(const BenchResult& result) {
     fmt::print(" with {} threads{}{}\n", result.num_threads,
                result.naive_library.empty() ? "" : "; naive by ", result.naive_library);
   }
+  if (!result.is_exact)
+    fmt::print("  only the data tell how much is visible, and counting it takes too long\n");
   if (!result.naive_refusal.empty()) fmt::print("  not compared: {}\n", result.naive_refusal);
-  std::fflush(stdout);
 }
 
 Status read_seconds(std::string_view flag, const std::optional<std::string>& text,
@@ -146,7 +155,7 @@ Result<BenchOptions> bench_options(const BenchFlags& flags) {
   const Result<std::string> isa = parse_word("--isa", flags.isa, "");
   if (!isa.ok()) return isa.status();
   BenchOptions options;
-  options.plan.implementation = backend.value() == "cpu" ? "cpu.forward" : backend.value();
+  options.plan.implementation = backend.value();
   if (backend.value() == "cuda" || backend.value().starts_with("cuda.")) {
     options.where = backend.value();
     if (options.where == "cuda") options.plan.implementation.clear();  // whichever is best there
@@ -172,6 +181,14 @@ Result<BenchOptions> bench_options(const BenchFlags& flags) {
   return options;
 }
 
+// "cpu" is the one of its pass.
+PlanOptions plan_options(const Problem& problem, const BenchOptions& options) {
+  PlanOptions plan = options.plan;
+  if (plan.implementation == "cpu")
+    plan.implementation = problem.op == Op::forward ? "cpu.forward" : "cpu.backward";
+  return plan;
+}
+
 int run_bench(const BenchFlags& flags) {
   const Result<std::vector<Problem>> problems = read_problems(flags.words);
   if (!problems.ok()) return fail(problems.status());
@@ -183,8 +200,10 @@ int run_bench(const BenchFlags& flags) {
       options.value().where.empty() ? options.value().plan.implementation : options.value().where;
   std::vector<Plan> plans;
   for (const Problem& problem : problems.value()) {
-    const Result<Plan> plan = plan_in_flag_terms(problem, options.value().plan, where);
+    const Result<Plan> plan =
+        plan_in_flag_terms(problem, plan_options(problem, options.value()), where);
     if (!plan.ok()) return fail(plan.status());
+    if (Status status = check_memory(problem); !status.ok()) return fail(status);
     plans.push_back(plan.value());
   }
   notices.show();
@@ -195,18 +214,18 @@ int run_bench(const BenchFlags& flags) {
     const Problem& problem = plan.problem();
     progress.show(done++, static_cast<int64_t>(plans.size()), problem.str());
     const Result<BenchResult> result = options.value().where.empty()
-                                           ? measure(problem, options.value())
+                                           ? measure(plan, options.value())
                                            : measure_on_gpu(plan, options.value());
     progress.clear();
     if (!result.ok()) return fail(result.status());
     if (flags.json) {
       fmt::print("{}\n", to_json(result.value(), options.value()).dump());
-      std::fflush(stdout);
     } else {
       if (is_first) print_header(flags);
       is_first = false;
       print_row(result.value());
     }
+    if (Status status = flush_output(); !status.ok()) return fail(status);
   }
   return kExitOk;
 }
@@ -227,7 +246,8 @@ Action declare_bench(CLI::App& app) {
       ->type_name("NAME");
   app.add_option("--threads", flags->threads, "threads (default: all that may be used)")
       ->type_name("N");
-  app.add_option("--knob", flags->knobs, "a field of the config, like block_m=128")
+  app.add_option("--knob", flags->knobs,
+                 "a field of the config that explain prints, like block_m=128")
       ->type_name("NAME=VALUE");
   app.add_option("--pages", flags->pages,
                  "small, or huge: tensors on pages of 2 MiB where the system has them (default)")

@@ -1,5 +1,6 @@
 // explain: what would run, how, and why nothing else.
 #include "commands.h"
+#include "flag_terms.h"
 #include "implementations.h"
 #include "input_tensors.h"
 #include "io/output_files.h"
@@ -78,7 +79,9 @@ Json as_json(const Decision& decision) {
   json["is_exact"] = cost.is_exact;
   json["tiles"] = tiles_of(decision);
   const auto peaks = recorded_peaks(decision.device, decision.problem.dtype_q);
-  json["roofline_seconds"] = peaks ? Json(roofline_seconds(cost, *peaks)) : Json(nullptr);
+  // A bound from below: what hidden pairs would cost is none.
+  json["roofline_seconds"] =
+      peaks && cost.is_exact ? Json(roofline_seconds(cost, *peaks)) : Json(nullptr);
   json["cuda"] = decision.is_host ? Json(why_not_cuda()) : Json(nullptr);
   json["refusals"] = Json::array();
   for (const Refusal& refusal : decision.refusals) {
@@ -116,6 +119,7 @@ Result<TileSize> parse_tile(const std::string& text) {
 Status read_index(std::string_view flag, const std::optional<std::string>& text, int64_t count,
                   std::optional<int64_t>& index) {
   if (!text) return {};
+  if (count == 0) return bad_flag(flag, "the problem has none to draw; leave it out.");
   const auto value = parse_integer(flag, *text, 0, count - 1);
   if (value.ok()) index = value.value();
   return value.status();
@@ -131,6 +135,9 @@ Status read_tensor(const std::string& text, const Problem& problem, Picture& pic
                                             "tensor:{}:DTYPE:RANK.",
                                             name, name));
   }
+  if (std::ranges::find(picture.data.tensors, name, &NamedTensor::name) !=
+      picture.data.tensors.end())
+    return bad_flag("--tensor", fmt::format("'{}' is given twice; give it once.", name));
   TensorView view;
   Status status = picture.files.read("--tensor", file, Role::expression, {1, 2, 3, 4}, view);
   if (!status.ok()) return status;
@@ -154,6 +161,9 @@ Status read_scalar(const std::string& text, const Problem& problem, Picture& pic
         "--scalar",
         fmt::format("'{}' is not a scalar of the problem; declare it by scalar:{}.", name, name));
   }
+  for (const auto& given : picture.data.scalars)
+    if (given.first == name)
+      return bad_flag("--scalar", fmt::format("'{}' is given twice; give it once.", name));
   const Result<double> value = parse_double("--scalar", number);
   if (value.ok()) picture.data.scalars.emplace_back(name, value.value());
   return value.status();
@@ -204,7 +214,7 @@ int explain(const ExplainFlags& flags) {
   const Result<std::string> name = parse_word("--device", flags.device, "host");
   if (!name.ok()) return fail(name.status());
   const Result<Device> device = Device::named(name.value());
-  if (!device.ok()) return fail(device.status());
+  if (!device.ok()) return fail(in_flag_terms(device.status()));
   if (flags.svg && flags.svg->empty()) return fail("--svg: is empty; name a file.");
 
   Decision decision{

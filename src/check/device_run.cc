@@ -2,6 +2,8 @@
 
 #include <chrono>
 
+#include "check/data_cost.h"
+
 namespace sirdar::check {
 namespace {
 
@@ -39,6 +41,7 @@ Status DeviceRun::make(const Placement& placement) {
         cuda::Mirror::of(problem, inputs.args(), plan_.workspace_bytes(), plan_.device().index);
     if (!mirror.ok()) return mirror.status();
     mirror_ = std::move(mirror).value();
+    cost_ = data_cost(problem, inputs.args());
   }
   const auto start = std::chrono::steady_clock::now();
   if (Status status = plan_.prepare(); !status.ok()) return status;

@@ -7,6 +7,7 @@
 
 #include "check/inputs.h"
 #include "cuda/mirror.h"
+#include "plan/cost.h"
 
 namespace sirdar::check {
 
@@ -22,6 +23,7 @@ class DeviceRun {
 
   // How long it took to compile the kernels, or to find them on disk, and to load them.
   double jit_ms() const { return jit_ms_; }
+  const Cost& cost() const { return cost_; }
   // Milliseconds of the device for one run that finds nothing of its tensors in L2.
   Result<double> device_ms();
   // Microseconds of the host for one call of many that do not wait for the device.
@@ -39,6 +41,7 @@ class DeviceRun {
   cuda::CuEvent begin_ = nullptr, end_ = nullptr;
   void* flushed_ = nullptr;  // memory that is written to have others leave L2
   double jit_ms_ = 0;
+  Cost cost_;
 };
 
 }  // namespace sirdar::check

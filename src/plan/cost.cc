@@ -94,37 +94,51 @@ Wide pairs_with_chunk(const StructuredMask& mask, const Bounds& bounds, int64_t 
   return sum;
 }
 
-int64_t elements(const Axes& axes, const Problem& p) {
-  return (axes.batch ? p.batch : 1) * (axes.head ? p.num_heads_q : 1) *
-         (axes.query ? p.seqlen_q : 1) * (axes.key ? p.seqlen_k : 1);
-}
-
 double bytes_of(double count, DType dtype) {
   return count * static_cast<double>(size_bytes(dtype));
 }
 
-void add_bytes(const Problem& p, double rows_q, double rows_k, Cost& cost) {
+double elements(const Axes& axes, const Problem& p) {
+  const auto size = [](bool is_there, int64_t count) {
+    return is_there ? static_cast<double>(count) : 1;
+  };
+  return size(axes.batch, p.batch) * size(axes.head, p.num_heads_q) * size(axes.query, p.seqlen_q) *
+         size(axes.key, p.seqlen_k);
+}
+
+// Elements of a mask or bias that a visible pair has: of axes that are broadcast the mean, which is
+// what all have where sequences and heads are alike, and less than what they share elsewhere.
+double seen_elements(const Axes& axes, const Problem& p, const Work& work) {
   const auto heads_q = static_cast<double>(p.num_heads_q);
   const auto heads_kv = static_cast<double>(p.num_heads_kv);
+  if (p.batch == 0 || p.num_heads_q == 0) return 0;
+  const double of_a_head = axes.query && axes.key ? static_cast<double>(work.pairs) / heads_q
+                           : axes.query           ? work.seen_q / heads_q
+                           : axes.key             ? work.seen_k / heads_kv
+                           : work.pairs > 0       ? static_cast<double>(p.batch)
+                                                  : 0;
+  return of_a_head * (axes.head ? heads_q : 1) / (axes.batch ? 1 : static_cast<double>(p.batch));
+}
+
+void add_bytes(const Problem& p, const Work& work, Cost& cost) {
   const auto d = static_cast<double>(p.head_dim), dv = static_cast<double>(p.value_dim());
-  const double q = bytes_of(rows_q * heads_q * d, p.dtype_q);
-  const double k = bytes_of(rows_k * heads_kv * d, p.dtype_kv);
-  const double v = bytes_of(rows_k * heads_kv * dv, p.dtype_kv);
-  const double out = bytes_of(rows_q * heads_q * dv, p.output_dtype());
-  const double statistics = bytes_of(rows_q * heads_q, DType::fp32);
-  const double bias =
-      p.has_bias ? bytes_of(static_cast<double>(elements(p.bias_axes, p)), p.dtype_bias) : 0;
-  const double mask = p.has_mask_tensor ? static_cast<double>(elements(p.mask_axes, p)) : 0;
-  cost.bytes_read = q + k + v + bias + mask;
+  const auto statistics = [](double rows) { return bytes_of(rows, DType::fp32); };
+  cost.bytes_read = bytes_of(work.seen_q * d, p.dtype_q) + bytes_of(work.seen_k * d, p.dtype_kv) +
+                    bytes_of(work.seen_k * dv, p.dtype_kv);
+  if (p.has_bias) cost.bytes_read += bytes_of(seen_elements(p.bias_axes, p, work), p.dtype_bias);
+  if (p.has_mask_tensor) cost.bytes_read += seen_elements(p.mask_axes, p, work);
   if (p.op == Op::forward) {
+    const int num_statistics = (p.needs_lse ? 1 : 0) + (p.needs_max_logit ? 1 : 0);
     cost.bytes_written =
-        out + (p.needs_lse ? statistics : 0) + (p.needs_max_logit ? statistics : 0);
+        bytes_of(work.rows_q * dv, p.output_dtype()) + num_statistics * statistics(work.rows_q);
     return;
   }
-  cost.bytes_read += 2 * out + statistics + (p.has_dlse ? statistics : 0);  // out, dout, lse, dlse
-  cost.bytes_written = q + k + v;
-  if (p.needs_dbias)
-    cost.bytes_written += bytes_of(static_cast<double>(elements(p.bias_axes, p)), DType::fp32);
+  cost.bytes_read += 2 * bytes_of(work.seen_q * dv, p.output_dtype()) +  // out, dout
+                     (p.has_dlse ? 2 : 1) * statistics(work.seen_q);     // lse, dlse
+  cost.bytes_written = bytes_of(work.rows_q * d, p.dtype_q) +
+                       bytes_of(work.rows_k * d, p.dtype_kv) +
+                       bytes_of(work.rows_k * dv, p.dtype_kv);
+  if (p.needs_dbias) cost.bytes_written += statistics(elements(p.bias_axes, p));
 }
 
 std::vector<SequenceLengths> full_lengths(const Problem& p) {
@@ -145,6 +159,32 @@ Wide visible_pairs(const StructuredMask& mask, int64_t seqlen_q) {
   return sum_rows(bounds.los, bounds.his, 0, seqlen_q);
 }
 
+void add_sequence(const Problem& p, const StructuredMask& mask, int64_t seqlen_q, Work& work) {
+  // Neither end of a row's interval ever decreases, and no key between two intervals is left out.
+  const Range keys = key_range(mask, Range{0, seqlen_q});
+  Range rows;
+  if (!keys.empty())
+    rows = {query_range(mask, keys.begin, seqlen_q).begin,
+            query_range(mask, keys.end - 1, seqlen_q).end};
+  const auto heads_q = static_cast<double>(p.num_heads_q);
+  const auto heads_kv = static_cast<double>(p.num_heads_kv);
+  work.pairs += visible_pairs(mask, seqlen_q) * p.num_heads_q;
+  work.rows_q += heads_q * static_cast<double>(seqlen_q);
+  work.rows_k += heads_kv * static_cast<double>(mask.length.seqlen_k);
+  work.seen_q += heads_q * static_cast<double>(rows.size());
+  work.seen_k += heads_kv * static_cast<double>(keys.size());
+}
+
+Cost cost_of(const Problem& p, const Work& work) {
+  const auto d = static_cast<double>(p.head_dim), dv = static_cast<double>(p.value_dim());
+  Cost cost;
+  cost.visible_pairs = work.pairs;
+  cost.flops =
+      static_cast<double>(work.pairs) * (p.op == Op::forward ? 2 * d + 2 * dv : 6 * d + 4 * dv);
+  add_bytes(p, work, cost);
+  return cost;
+}
+
 Cost cost_of(const Problem& p, std::span<const SequenceLengths> lengths) {
   const bool varies = p.layout_q != Layout::dense || p.layout_kv != Layout::dense ||
                       p.has_seqused_q || p.has_seqused_k;
@@ -152,23 +192,17 @@ Cost cost_of(const Problem& p, std::span<const SequenceLengths> lengths) {
   const std::vector<SequenceLengths> assumed =
       is_given ? std::vector<SequenceLengths>() : full_lengths(p);
   if (!is_given) lengths = assumed;
-  // Without lengths one sequence stands for all.
-  const int64_t repeats = is_given ? 1 : p.batch;
-  Cost cost;
-  double rows_q = 0, rows_k = 0;
-  Wide pairs = 0;
-  for (const SequenceLengths& one : lengths) {
-    pairs += visible_pairs(structured_mask(p.mask, one.q, one.k), one.q);
-    rows_q += static_cast<double>(one.q);
-    rows_k += static_cast<double>(one.k);
+  Work work;
+  for (const SequenceLengths& one : lengths)
+    add_sequence(p, structured_mask(p.mask, one.q, one.k), one.q, work);
+  if (!is_given) {  // one sequence stands for all
+    work.pairs *= p.batch;
+    for (double* rows : {&work.rows_q, &work.rows_k, &work.seen_q, &work.seen_k})
+      *rows *= static_cast<double>(p.batch);
   }
-  cost.visible_pairs = pairs * repeats * p.num_heads_q;
-  const auto d = static_cast<double>(p.head_dim), dv = static_cast<double>(p.value_dim());
-  cost.flops = static_cast<double>(cost.visible_pairs) *
-               (p.op == Op::forward ? 2 * d + 2 * dv : 6 * d + 4 * dv);
-  const auto times = static_cast<double>(repeats);
-  add_bytes(p, rows_q * times, rows_k * times, cost);
-  cost.is_exact = (is_given || !varies) && p.mask_mod.empty() && masks_of_data(p).empty();
+  Cost cost = cost_of(p, work);
+  cost.is_upper_bound = is_given || !varies;
+  cost.is_exact = cost.is_upper_bound && p.mask_mod.empty() && masks_of_data(p).empty();
   return cost;
 }
 

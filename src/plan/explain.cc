@@ -59,6 +59,11 @@ void add_roofline(const Plan::State& state, const Cost& cost, Sheet& sheet) {
     sheet.line("roofline", "peaks of this machine are not recorded; `sirdar bench` measures them");
     return;
   }
+  // What hidden pairs would cost is no bound from below.
+  if (!cost.is_exact) {
+    sheet.line("roofline", "not known: only the data tell how much is visible");
+    return;
+  }
   const bool by_flops = cost.flops / peaks->flops_per_s >= cost.bytes() / peaks->bytes_per_s;
   sheet.line("roofline", "{:.4g} ms at least, bound by {} ({}FLOP/s, {}B/s by the maker's figures)",
              roofline_seconds(cost, *peaks) * 1e3, by_flops ? "arithmetic" : "memory",
@@ -71,7 +76,7 @@ std::string Plan::explain() const {
   const Problem& p = state_->problem;
   const std::string settings = config();
   const Cost cost = cost_of(p);
-  const std::string_view at_most = cost.is_exact ? "" : "at most ";
+  const std::string_view at_most = cost.is_exact ? "" : cost.is_upper_bound ? "at most " : "about ";
   Sheet sheet;
   sheet.line("problem", "{}", p.str());
   sheet.line("features", "{}", p.features().str());
@@ -89,9 +94,10 @@ std::string Plan::explain() const {
   sheet.line("workspace", "{} bytes", workspace_bytes());
   sheet.line("visible pairs", "{}{}", at_most, cost.visible_pairs);
   sheet.line("arithmetic", "{}{}FLOP", at_most, scaled(cost.flops));
-  sheet.line("least traffic", "{}B read, {}B written", scaled(cost.bytes_read),
+  sheet.line("least traffic", "{}{}B read, {}B written", at_most, scaled(cost.bytes_read),
              scaled(cost.bytes_written));
-  if (cost.bytes() > 0) sheet.line("intensity", "{:.4g} FLOP/B", cost.flops / cost.bytes());
+  if (cost.is_exact && cost.bytes() > 0)
+    sheet.line("intensity", "{:.4g} FLOP/B", cost.flops / cost.bytes());
   add_tiles(p, settings, sheet);
   add_roofline(*state_, cost, sheet);
   for (const Refusal& refusal : refusals())

@@ -54,6 +54,14 @@ def test_a_line_has_what_a_line_of_a_cpu_has_and_the_hosts_time(gpu):
     assert again["jit_ms"] < row["jit_ms"] / 3
 
 
+def test_hidden_pairs_are_no_work(gpu):
+    row = json.loads(gpu("fwd b1 s256 h2 d64 bf16 document", "--backend", "cuda", "--json", *QUICK).out)
+    assert row["is_exact"] and row["tflops"] * 0.25e9 < 0.7 * 4 * 2 * 64 * 256 * 256
+    row = json.loads(gpu('fwd b1 s9000 h1 d64 bf16 mask_mod:"(q*7+k*3)%5<2"', "--backend", "cuda",
+                         "--json", *QUICK).out)
+    assert row["is_exact"] is False and row["roofline_percent"] is row["tflops"] is None
+
+
 def test_the_table_and_a_backward_problem(gpu):
     out = gpu("bwd b1 s64 h1 d64 bf16", "--backend", "cuda", *QUICK).out
     assert "cuda.sm90.backward" in out and "us of the host a call" in out and "kernels ready in" in out

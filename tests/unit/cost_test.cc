@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "core/geometry.h"
 #include "plan/tiles.h"
 
@@ -40,6 +43,19 @@ RC_GTEST_PROP(Cost, VisiblePairsAgreeWithCounting, ()) {
   const Drawn d = draw();
   const StructuredMask mask = structured_mask(d.mask, d.seqlen_q, d.seqlen_k);
   RC_ASSERT(visible_pairs(mask, d.seqlen_q) == counted(mask, d.seqlen_q, d.seqlen_k));
+}
+
+RC_GTEST_PROP(Cost, OnlyWhatIsSeenMustBeRead, ()) {
+  const Drawn d = draw();
+  const StructuredMask mask = structured_mask(d.mask, d.seqlen_q, d.seqlen_k);
+  std::vector<bool> rows(static_cast<size_t>(d.seqlen_q)), keys(static_cast<size_t>(d.seqlen_k));
+  for (int64_t q = 0; q < d.seqlen_q; ++q)
+    for (int64_t k = 0; k < d.seqlen_k; ++k)
+      if (allows(mask, q, k)) rows[static_cast<size_t>(q)] = keys[static_cast<size_t>(k)] = true;
+  Work work;
+  add_sequence(Problem(), mask, d.seqlen_q, work);
+  RC_ASSERT(work.seen_q == static_cast<double>(std::ranges::count(rows, true)));
+  RC_ASSERT(work.seen_k == static_cast<double>(std::ranges::count(keys, true)));
 }
 
 RC_GTEST_PROP(Cost, TilesAgreeWithCoverage, ()) {
@@ -94,6 +110,23 @@ TEST(Cost, MasksKnownOnlyWhenReadAreUpperBounds) {
   EXPECT_FALSE(cost_of(Problem::parse("s9 bias").value()).is_exact);
   EXPECT_FALSE(cost_of(Problem::parse("s9 mask_mod:\"q<0\"").value()).is_exact);
   EXPECT_TRUE(cost_of(Problem::parse("s9 window:3,0").value()).is_exact);
+}
+
+// A bound from below must not count what may be hidden, one from above must count it all.
+TEST(Cost, BoundsAreSaidOnlyWhereTheyAreBounds) {
+  // One row sees 10 of 1000 keys: 4-byte rows of 8 numbers, q, 10 of k, 10 of v.
+  EXPECT_EQ(cost_of(Problem::parse("sq1 sk1000 d8 window:9,0").value()).bytes_read, 4 * 8 * 21);
+  EXPECT_TRUE(cost_of(Problem::parse("s9 mask").value()).is_upper_bound);
+  // Lengths of 9 and 3 show 51 pairs, the 6 and 6 that are counted 42.
+  EXPECT_FALSE(cost_of(Problem::parse("b2 s9 causal ragged:12,12").value()).is_upper_bound);
+  EXPECT_FALSE(cost_of(Problem::parse("s9 mask seqused_k").value()).is_upper_bound);
+  for (const char* words :
+       {"mask", "document", "bias", "mask_mod:\"q<0\"", "seqused_k", "ragged:64,64", "paged16"}) {
+    const Problem p = Problem::parse(std::string("s64 d64 bf16 ") + words).value();
+    const auto plan = Plan::create(p, {}, Device::named("h200").value());
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    EXPECT_EQ(plan.value().explain().find("at least"), std::string::npos) << words;
+  }
 }
 
 struct Counted {
