@@ -305,11 +305,10 @@ Result<Device> Device::named(std::string_view name) {
     names.push_back(row.name);
     known += ", " + std::string(row.name);
   }
-  return Status(
-      StatusCode::invalid_argument,
-      fmt::format("device: '{}' is not a machine here or a recorded one; use one of {}{}.",
-                  shortened(name), known, suggestion(name, names)),
-      "device");
+  return Status(StatusCode::invalid_argument,
+                fmt::format("device: '{}' is not a machine here or a recorded one; use one of {}{}",
+                            shortened(name), known, suggestion_or_stop(name, names)),
+                "device");
 }
 
 }  // namespace sirdar

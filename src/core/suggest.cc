@@ -61,4 +61,9 @@ std::string shortened(std::string_view word) {
   return fmt::format("{} ... {}", word.substr(0, first), word.substr(last));
 }
 
+std::string suggestion_or_stop(std::string_view word, std::span<const std::string_view> known) {
+  const std::string hint = suggestion(word, known);
+  return hint.empty() ? "." : hint;
+}
+
 }  // namespace sirdar

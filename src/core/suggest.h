@@ -12,6 +12,8 @@ std::string_view nearest(std::string_view word, std::span<const std::string_view
 
 // "; did you mean 'causal'?" or "".
 std::string suggestion(std::string_view word, std::span<const std::string_view> known);
+// The same as the end of a sentence: with it, or ".".
+std::string suggestion_or_stop(std::string_view word, std::span<const std::string_view> known);
 
 // A caller's word as a message quotes it: of a long one both ends.
 std::string shortened(std::string_view word);

@@ -36,8 +36,23 @@ Status check_name(std::string_view name, std::string_view argument) {
     return invalid(argument, fmt::format("'{}' is an instruction set, not an implementation; use "
                                          "one of {}, and the option isa for it.",
                                          name, known));
-  return invalid(argument, fmt::format("'{}' is not an implementation; use one of {}{}.",
-                                       shortened(name), known, suggestion(name, names)));
+  return invalid(argument, fmt::format("'{}' is not an implementation; use one of {}{}",
+                                       shortened(name), known, suggestion_or_stop(name, names)));
+}
+
+// The last of two values would win without a word.
+Status check_knobs(const PlanOptions& options) {
+  for (size_t i = 0; i < options.knobs.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      const auto &first = options.knobs[j], &second = options.knobs[i];
+      if (first.first == second.first)
+        return invalid(
+            "knobs",
+            fmt::format("'{}' is given twice, as '{}' and as '{}'; give it once.",
+                        shortened(first.first), shortened(first.second), shortened(second.second)));
+    }
+  }
+  return {};
 }
 
 // The device as the options narrow it: implementations look at one set of facts.
@@ -132,6 +147,7 @@ Result<Plan> create_plan(const Problem& problem, const PlanOptions& options, con
                          std::vector<Refusal>& refusals) {
   if (Status status = problem.validate(); !status.ok()) return status;
   if (Status status = check_environment(); !status.ok()) return status;
+  if (Status status = check_knobs(options); !status.ok()) return status;
   const Result<std::string> forced = forced_name(options);
   if (!forced.ok()) return forced.status();
   const Result<Device> facts = narrowed(device, options);

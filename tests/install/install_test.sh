@@ -32,6 +32,11 @@ flags=$(pkg-config --cflags --libs sirdar)
 "$cxx" -std=c++20 "$consumer/consumer.cc" $flags -o "$work_dir/pkg_cpp"
 LD_LIBRARY_PATH="$work_dir/prefix/$libdir" "$work_dir/pkg_c"
 LD_LIBRARY_PATH="$work_dir/prefix/$libdir" "$work_dir/pkg_cpp"
+# As docs/start.md says: with an rpath nothing has to be set to run.
+# shellcheck disable=SC2086
+"$cxx" -std=c++20 "$consumer/consumer.cc" $flags \
+  -Wl,-rpath,"$(pkg-config --variable=libdir sirdar)" -o "$work_dir/pkg_rpath"
+env -u LD_LIBRARY_PATH "$work_dir/pkg_rpath"
 
 for adapter in openmp tbb; do
   test -f "$work_dir/prefix/include/sirdar/adapters/$adapter.hpp"

@@ -40,3 +40,11 @@ def test_the_readme_shows_the_example_programs_as_they_are_compiled():
 
 def test_the_developer_script_stays_small():
     assert len((ROOT / "dev").read_text(encoding="utf-8").splitlines()) <= 250
+
+
+def test_code_of_start_md_is_code_that_is_compiled():
+    text = (ROOT / "docs/start.md").read_text(encoding="utf-8")
+    for language, example in (("cpp", "knobs.cpp"), ("c", "knobs.c")):
+        blocks = re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+        assert len(blocks) == 1
+        assert blocks[0] in (ROOT / "examples" / example).read_text(encoding="utf-8")

@@ -59,6 +59,77 @@ TEST(Planner, UnknownNamesListTheKnownOnes) {
                  "use one of");
 }
 
+PlanOptions with_knobs(std::string_view name,
+                       std::vector<std::pair<std::string, std::string>> knobs) {
+  PlanOptions options = named(std::string(name));
+  options.knobs = std::move(knobs);
+  return options;
+}
+
+// Of every implementation: the later value must not win without a word.
+TEST(Planner, AKnobGivenTwiceIsRefusedWithBothValues) {
+  struct Row {
+    const char *problem, *name, *device;
+  };
+  for (const auto& [problem, name, device] : {Row{"fwd s64 d64", "cpu.forward", "host"},
+                                              {"bwd s64 d64", "cpu.backward", "host"},
+                                              {"fwd s64 d64", "reference", "host"},
+                                              {"fwd s64 d64 bf16", "cuda.sm90.forward", "h200"},
+                                              {"bwd s64 d64 bf16", "cuda.sm90.backward", "h200"},
+                                              {"fwd s64 d64", "cuda.rows.forward", "h200"},
+                                              {"bwd s64 d64", "cuda.rows.backward", "h200"}}) {
+    const PlanOptions options =
+        with_knobs(name, {{"block_m", "64"}, {"block_n", "128"}, {"block_m", "128"}});
+    const Status status =
+        Plan::create(Problem::parse(problem).value(), options, Device::named(device).value())
+            .status();
+    EXPECT_EQ(status.code(), StatusCode::invalid_argument) << name;
+    EXPECT_EQ(status.message(),
+              "knobs: 'block_m' is given twice, as '64' and as '128'; give it once.")
+        << name;
+  }
+}
+
+// What the list of an unknown knob's refusal names can be given: none of it follows from the
+// problem.
+TEST(Planner, TheListOfKnobsNamesKnobs) {
+  struct Row {
+    const char *problem, *name, *device;
+  };
+  for (const auto& [problem, name, device] :
+       {Row{"fwd s64 d64", "cpu.forward", "host"},
+        {"bwd s64 d64", "cpu.backward", "host"},
+        {"fwd s64 d64 bf16", "cuda.sm90.forward", "h200"},
+        {"bwd s64 d64 bf16 causal", "cuda.sm90.backward", "h200"},
+        {"fwd s64 d64", "cuda.rows.forward", "h200"}}) {
+    const Problem p = Problem::parse(problem).value();
+    const Device machine = Device::named(device).value();
+    std::string message =
+        Plan::create(p, with_knobs(name, {{"no", "1"}}), machine).status().message();
+    const std::string before = "knobs: 'no' is not a field of this config; use one of ";
+    ASSERT_EQ(message.find(before), 0u) << message;
+    message = message.substr(before.size(), message.size() - before.size() - 1);
+    const std::string config = Plan::create(p, named(name), machine).value().config() + " ";
+    for (size_t begin = 0; begin < message.size();) {
+      const size_t end = std::min(message.find(", ", begin), message.size());
+      const std::string knob = message.substr(begin, end - begin);
+      const size_t at = config.find(knob + "=");
+      ASSERT_NE(at, std::string::npos) << name << ' ' << knob;
+      const size_t value = at + knob.size() + 1;
+      // Its own value, which the library chose, is accepted; nonsense is read and refused.
+      const std::string own = config.substr(value, config.find(' ', value) - value);
+      EXPECT_TRUE(Plan::create(p, with_knobs(name, {{knob, own}}), machine).ok()) << knob;
+      const Status odd = Plan::create(p, with_knobs(name, {{knob, "odd"}}), machine).status();
+      EXPECT_EQ(odd.message().find("knobs: " + knob + "='odd' cannot be read; give "), 0u)
+          << odd.message();
+      EXPECT_EQ(odd.message().find(".."), std::string::npos) << odd.message();
+      begin = end + 2;
+    }
+    for (const char* fixed : {"element", "head_dim", "has_sink", "columns"})
+      EXPECT_EQ(message.find(fixed), std::string::npos) << name << ' ' << fixed;
+  }
+}
+
 TEST(Planner, TheEnvironmentMayNameTheImplementation) {
   ::setenv("SIRDAR_FORCE", "reference", 1);
   const Result<Plan> plan = planned("s8");

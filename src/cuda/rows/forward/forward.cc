@@ -25,7 +25,8 @@ Status supports(const Problem& problem, const Device& device) {
 
 Result<Config> configure(const Problem& problem, const Device& device, const PlanOptions& options) {
   ForwardConfig config = choose_config(problem, device);
-  if (Status status = override_fields(config, options.knobs); !status.ok()) return status;
+  constexpr std::string_view kKnobs[] = {"splits"};
+  if (Status status = override_fields(config, options.knobs, kKnobs); !status.ok()) return status;
   // Other fields say what the problem is.
   ForwardConfig allowed = choose_config(problem, device);
   allowed.splits = config.splits;

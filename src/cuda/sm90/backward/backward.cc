@@ -72,7 +72,8 @@ bool has_knob(const PlanOptions& options, std::string_view name) {
 Result<Config> configure(const Problem& problem, const Device&, const PlanOptions& options) {
   const BackwardConfig chosen = choose_backward_config(problem);
   BackwardConfig config = chosen;
-  if (Status status = override_fields(config, options.knobs); !status.ok()) return status;
+  if (Status status = override_fields(config, options.knobs, kBackwardKnobs); !status.ok())
+    return status;
   // Multiprocessors are spared for an early convert alone.
   if (!config.converts_early && !has_knob(options, "num_spare")) config.num_spare = 0;
   KnobFault fault = fault_of(chosen, config);

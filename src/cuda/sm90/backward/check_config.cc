@@ -3,24 +3,8 @@
 namespace sirdar::sm90 {
 namespace {
 
-// Fields that decide how a problem is computed, and not what.
-BackwardConfig with_tuning_of(BackwardConfig chosen, const BackwardConfig& config) {
-  chosen.block_m = config.block_m;
-  chosen.num_stages_q = config.num_stages_q;
-  chosen.num_stages_dout = config.num_stages_dout;
-  chosen.num_ds = config.num_ds;
-  chosen.num_slots = config.num_slots;
-  chosen.num_stages_bias = config.num_stages_bias;
-  chosen.num_sums = config.num_sums;
-  chosen.hop_steps = config.hop_steps;
-  chosen.splits_turns = config.splits_turns;
-  chosen.cluster_size = config.cluster_size;
-  chosen.is_persistent = config.is_persistent;
-  chosen.mirrors_tail = config.mirrors_tail;
-  chosen.converts_early = config.converts_early;
-  chosen.num_spare = config.num_spare;
-  chosen.packs_products = config.packs_products;
-  return chosen;
+BackwardConfig with_tuning_of(const BackwardConfig& chosen, const BackwardConfig& config) {
+  return with_fields_of(chosen, config, kBackwardKnobs);
 }
 
 KnobFault fault_between_fields(const BackwardConfig& c) {

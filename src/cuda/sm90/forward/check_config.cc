@@ -5,29 +5,10 @@
 namespace sirdar::sm90 {
 namespace {
 
-// Fields that decide how a problem is computed, and not what.
-ForwardConfig with_tuning_of(ForwardConfig chosen, const ForwardConfig& config) {
-  chosen.num_consumers = config.num_consumers;
-  chosen.num_packed_heads = config.num_packed_heads;
-  chosen.block_n = config.block_n;
-  chosen.num_stages_k = config.num_stages_k;
-  chosen.num_stages_v = config.num_stages_v;
-  chosen.num_q_buffers = config.num_q_buffers;
-  chosen.trim = config.trim;
-  chosen.softmax = config.softmax;
-  chosen.takes_turns = config.takes_turns;
-  chosen.overlaps = config.overlaps;
-  chosen.moves_registers = config.moves_registers;
-  chosen.is_persistent = config.is_persistent;
-  chosen.draws_items = config.draws_items;
-  chosen.shares_last_round = config.shares_last_round;
-  chosen.order = config.order;
-  chosen.num_polynomial = config.num_polynomial;
-  chosen.cluster_size = config.cluster_size;
-  chosen.num_splits = config.num_splits;
-  chosen.follows_documents = chosen.follows_documents && config.follows_documents;
-  chosen.num_stages_bias = config.num_stages_bias;
-  return chosen;
+ForwardConfig with_tuning_of(const ForwardConfig& chosen, const ForwardConfig& config) {
+  ForwardConfig same = with_fields_of(chosen, config, kForwardKnobs);
+  same.follows_documents = same.follows_documents && chosen.follows_documents;
+  return same;
 }
 
 KnobFault fault_of_tile(const ForwardConfig& c) {

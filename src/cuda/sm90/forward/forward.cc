@@ -89,12 +89,14 @@ Result<Config> configure(const Problem& problem, const Device&, const PlanOption
   if (!given.ok()) return given.status();
   ForwardConfig chosen = choose_config(problem, true, given.value());
   ForwardConfig config = chosen;
-  if (Status status = override_fields(config, options.knobs); !status.ok()) return status;
+  if (Status status = override_fields(config, options.knobs, kForwardKnobs); !status.ok())
+    return status;
   // Chosen by the library, they give way to what the caller wants.
   if (!is_valid(config) && !given.value().num_splits && is_split(chosen)) {
     chosen = choose_config(problem, true, {given.value().num_packed_heads, 1});
     config = chosen;
-    if (Status status = override_fields(config, options.knobs); !status.ok()) return status;
+    if (Status status = override_fields(config, options.knobs, kForwardKnobs); !status.ok())
+      return status;
   }
   const auto asks = [](const auto& knob) { return knob.first == "shares_last_round"; };
   if (!is_valid(config) && std::ranges::none_of(options.knobs, asks))
