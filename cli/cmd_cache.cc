@@ -9,8 +9,11 @@
 #include <nlohmann/json.hpp>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <memory>
 #include <optional>
 
@@ -33,8 +36,8 @@ struct Found {
   std::optional<jit::CompileReport> report;
 };
 
-std::string counted(int64_t count) {
-  return fmt::format("{} kernel{}", count, count == 1 ? "" : "s");
+std::string counted(int64_t count, std::string_view what = "kernel") {
+  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
 }
 
 // The cache and the packs, in the order in which they are searched.
@@ -56,6 +59,10 @@ std::vector<Found> find_all(const jit::Settings& settings) {
   return all;
 }
 
+std::string dumped(const nlohmann::ordered_json& json) {
+  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
 void print_json(const Found& found) {
   nlohmann::ordered_json json{{"directory", found.dir.string()},
                               {"entry", found.name},
@@ -73,7 +80,7 @@ void print_json(const Found& found) {
                  {"cubin_bytes", r.cubin_bytes},
                  {"problem", r.problem}});
   }
-  fmt::print("{}\n", json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+  fmt::print("{}\n", dumped(json));
 }
 
 int list(const jit::Settings& settings, bool is_json) {
@@ -89,11 +96,20 @@ int list(const jit::Settings& settings, bool is_json) {
       fmt::print("{:.12}  damaged\n", found.name);
     }
   }
-  if (is_json) return kExitOk;
   for (const fs::path& dir : directories(settings)) {
+    const std::vector<std::string> foreign = jit::foreign_names(dir);
+    if (is_json) {
+      for (const std::string& name : foreign)
+        fmt::print("{}\n", dumped({{"directory", dir.string()}, {"foreign", name}}));
+      continue;
+    }
     const auto count =
         std::count_if(all.begin(), all.end(), [&](const Found& found) { return found.dir == dir; });
-    fmt::print("{} in {}\n", counted(count), dir.string());
+    fmt::print("{} in {}", counted(count), dir.string());
+    if (!foreign.empty())
+      fmt::print("; {}, not of the cache: {}", counted(std::ssize(foreign), "other name"),
+                 fmt::join(foreign, ", "));
+    fmt::print("\n");
   }
   return kExitOk;
 }
@@ -106,6 +122,9 @@ int verify(const jit::Settings& settings) {
     ++damaged;
     fmt::print("damaged: {}\n", (found.dir / found.name).string());
   }
+  for (const fs::path& dir : directories(settings))
+    for (const std::string& name : jit::foreign_names(dir))
+      fmt::print("not of the cache: {}\n", (dir / name).string());
   fmt::print("{} of {} kernels are as they were written{}\n", count - damaged, count,
              damaged > 0 ? "; damaged ones are compiled again when they are needed" : "");
   return damaged == 0 ? kExitOk : kExitCheckFailed;
@@ -124,15 +143,24 @@ int pack(const jit::Settings& settings, const fs::path& output) {
     if (fs::equivalent(dir, output, error))
       return fail(
           fmt::format("-o: {} is a cache itself; name another directory.", output.string()));
-  int count = 0;
-  for (const Found& found : find_all(settings)) {
+  const std::vector<Found> all = find_all(settings);
+  const auto count = std::count_if(all.begin(), all.end(),
+                                   [](const Found& found) { return found.report.has_value(); });
+  if (count == 0)
+    return fail(fmt::format("cache: no whole kernel is in {}; 'sirdar compile' makes some to pack.",
+                            settings.cache_dir.string()));
+  for (const Found& found : all) {
     if (!found.report) continue;
-    const Status status = jit::publish_entry(output, found.name, *found.entry);
-    if (!status.ok()) return fail(fmt::format("-o: {}", status.message()));
-    ++count;
+    error = jit::write_entry(output, found.name, *found.entry);
+    if (error)
+      return fail(fmt::format("-o: {} cannot be written ({}); name a directory that can.",
+                              output.string(), error.message()));
   }
   fmt::print("{} packed into {}; SIRDAR_CACHE_DIR={}:{} reads them\n", counted(count),
              output.string(), settings.cache_dir.string(), fs::absolute(output).string());
+  if (count < std::ssize(all))
+    fmt::print("{} left out: 'sirdar cache verify' names what is damaged\n",
+               counted(std::ssize(all) - count));
   return kExitOk;
 }
 
@@ -148,6 +176,12 @@ int cache(const CacheFlags& flags) {
   const jit::Settings settings = jit::settings();
   if (settings.cache_dir.empty())
     return fail(fmt::format("cache: {}; set one of them.", settings.no_cache_reason));
+  for (const fs::path& dir : directories(settings)) {
+    if (const std::error_code error = jit::check_readable(dir))
+      return fail(
+          fmt::format("cache: {} cannot be read ({}); let SIRDAR_CACHE_DIR name directories.",
+                      dir.string(), error.message()));
+  }
   const int code = word == "list"     ? list(settings, flags.is_json)
                    : word == "verify" ? verify(settings)
                    : word == "clear"  ? clear(settings)

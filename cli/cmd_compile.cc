@@ -1,5 +1,6 @@
 // compile: the kernels of problems, made without a GPU, and what they take.
 #include "commands.h"
+#include "flag_terms.h"
 #include "implementations.h"
 #include "jit/jit.h"
 #include "parse.h"
@@ -114,7 +115,7 @@ int compile_all(const CompileFlags& flags) {
     for (const KernelSource& source : wanted[i].sources) {
       const auto kernel = jit::compile(source, arch.value(), problem);
       progress.clear();
-      if (!kernel.ok()) return fail(kernel.status());
+      if (!kernel.ok()) return fail(in_flag_terms(kernel.status()));
       const Row row{wanted[i].implementation, kernel.value(), problem, source.spill_bytes_known};
       if (is_first && !flags.is_json) print_header();
       is_first = false;
@@ -124,9 +125,9 @@ int compile_all(const CompileFlags& flags) {
       } else {
         print_row(row);
       }
+      if (Status status = flush_output(); !status.ok()) return fail(status);
     }
   }
-  if (Status status = flush_output(); !status.ok()) return fail(status);
   return is_clean ? kExitOk : kExitCheckFailed;
 }
 

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <fstream>
 
 namespace sirdar::cli {
@@ -22,6 +23,17 @@ Status add_problem(const std::string& text, const std::string& origin,
   return Status(status.code(), fmt::format("{}: {}", origin, status.message()), "PROBLEM");
 }
 
+Status no_suite(const std::string& word) {
+  return bad_flag("PROBLEM", fmt::format("'{}' is neither a problem string nor a suite, whose "
+                                         "name ends in .txt; give one of the two.",
+                                         word));
+}
+
+bool names_file(const std::string& word) {
+  std::error_code error;
+  return std::filesystem::exists(word, error);
+}
+
 // A suite has one problem a line; # starts a comment.
 Status read_suite(const std::string& path, std::vector<Problem>& problems) {
   std::ifstream file(path);
@@ -30,6 +42,11 @@ Status read_suite(const std::string& path, std::vector<Problem>& problems) {
         "PROBLEM",
         fmt::format("the suite {} cannot be read; name a file of problem strings.", path));
   }
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error))
+    return bad_flag("PROBLEM",
+                    fmt::format("{} is a directory; name a file of problem strings.", path));
+  const size_t before = problems.size();
   int64_t number = 0;
   for (std::string line; std::getline(file, line);) {
     ++number;
@@ -38,12 +55,15 @@ Status read_suite(const std::string& path, std::vector<Problem>& problems) {
     Status status = add_problem(line, fmt::format("{}:{}", path, number), problems);
     if (!status.ok()) return status;
   }
-  if (file.bad() || number == 0) {
-    return bad_flag("PROBLEM", fmt::format("the suite {} has no line; name a file of problem "
-                                           "strings.",
+  if (file.bad())
+    return bad_flag("PROBLEM", fmt::format("the suite {} cannot be read to its end; name a file of "
+                                           "problem strings.",
                                            path));
-  }
-  return {};
+  if (problems.size() > before) return {};
+  return bad_flag(
+      "PROBLEM",
+      fmt::format("the suite {} has no problem in its {} line{}{}; write one a line.", path, number,
+                  number == 1 ? "" : "s", number > 0 ? ", only comments and blanks" : ""));
 }
 
 }  // namespace
@@ -128,15 +148,15 @@ Result<std::vector<Problem>> read_problems(const std::vector<std::string>& words
     if (word.ends_with(".txt")) {
       if (Status status = read_suite(word, problems); !status.ok()) return status;
     } else if (word.find('/') != std::string::npos && word.find_first_of(" :") == word.npos) {
-      return bad_flag("PROBLEM", fmt::format("'{}' is neither a problem string nor a suite, whose "
-                                             "name ends in .txt; give one of the two.",
-                                             word));
+      return no_suite(word);
     } else {
       plain.push_back(word);
     }
   }
   for (const std::string& text : problems_from_words(plain)) {
-    if (Status status = add_problem(text, "", problems); !status.ok()) return status;
+    Status status = add_problem(text, "", problems);
+    if (!status.ok() && names_file(text)) return no_suite(text);
+    if (!status.ok()) return status;
   }
   if (!problems.empty()) return problems;
   return bad_flag("PROBLEM",

@@ -55,6 +55,13 @@ bool is_entry_name(std::string_view name) {
                      [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
 }
 
+// What the cache itself needs beside entries: locks, and entries that are being written.
+bool is_rest(std::string_view name) {
+  return name.starts_with(kTemporary) ||
+         (name.ends_with(kLockSuffix) &&
+          is_entry_name(name.substr(0, name.size() - kLockSuffix.size())));
+}
+
 // Relative to an open directory: all parts come from one entry even if its name is given to another
 // meanwhile.
 std::optional<std::string> read_file(int dir, const char* name) {
@@ -178,11 +185,31 @@ std::vector<std::string> entry_names(const fs::path& dir, std::string_view prefi
   return names;
 }
 
+std::vector<std::string> foreign_names(const fs::path& dir) {
+  std::vector<std::string> names;
+  for_each_child(dir, [&](const fs::directory_entry&, const std::string& name) {
+    if (!is_entry_name(name) && !is_rest(name)) names.push_back(name);
+  });
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::error_code check_readable(const fs::path& dir) {
+  std::error_code error;
+  const fs::directory_iterator it(dir, error);
+  return error == std::errc::no_such_file_or_directory ? std::error_code() : error;
+}
+
 Status publish_entry(const fs::path& dir, const std::string& name, const Entry& entry) {
+  const std::error_code error = write_entry(dir, name, entry);
+  return error ? unwritable(dir, error.value()) : Status();
+}
+
+std::error_code write_entry(const fs::path& dir, const std::string& name, const Entry& entry) {
   std::error_code error;
   fs::create_directories(dir, error);
   const fs::path temporary = make_temporary(dir);
-  if (temporary.empty()) return unwritable(dir, error ? error.value() : errno);
+  if (temporary.empty()) return error ? error : std::error_code(errno, std::generic_category());
   chmod(temporary.c_str(), 0755);
   int code = write_parts(temporary, name, entry);
   if (code == 0) {
@@ -195,7 +222,7 @@ Status publish_entry(const fs::path& dir, const std::string& name, const Entry& 
   remove_quietly(temporary);
   sweep(dir);
   const bool is_other_there = code == EEXIST || code == ENOTEMPTY;
-  return code == 0 || is_other_there ? Status() : unwritable(dir, code);
+  return {is_other_there ? 0 : code, std::generic_category()};
 }
 
 Result<int> clear_entries(const fs::path& dir) {
@@ -203,10 +230,7 @@ Result<int> clear_entries(const fs::path& dir) {
   std::error_code first;
   for_each_child(dir, [&](const fs::directory_entry& child, const std::string& name) {
     const bool is_entry = is_entry_name(name);
-    const bool is_rest = name.starts_with(kTemporary) ||
-                         (name.ends_with(kLockSuffix) &&
-                          is_entry_name(name.substr(0, name.size() - kLockSuffix.size())));
-    if (!is_entry && !is_rest) return;
+    if (!is_entry && !is_rest(name)) return;
     std::error_code error;
     fs::remove_all(child.path(), error);
     if (error && !first) first = error;

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <vector>
 
 namespace sirdar::jit {
@@ -28,9 +29,18 @@ std::optional<Entry> read_entry(const std::filesystem::path& dir, const std::str
 std::vector<std::string> entry_names(const std::filesystem::path& dir,
                                      std::string_view prefix = "");
 
+// Other names in `dir`: neither entries nor what the cache needs beside them. Sorted.
+std::vector<std::string> foreign_names(const std::filesystem::path& dir);
+
+// Ok, also where `dir` is missing; or why its names cannot be read.
+std::error_code check_readable(const std::filesystem::path& dir);
+
 // Writes an entry aside, then gives it its name at once. Where a whole entry of that name is
 // already there it stays; a damaged one is replaced. Ok also if another process was faster.
 Status publish_entry(const std::filesystem::path& dir, const std::string& name, const Entry& entry);
+// The same, for whoever names the directory in words of his own.
+std::error_code write_entry(const std::filesystem::path& dir, const std::string& name,
+                            const Entry& entry);
 
 // Removes every entry, and what killed processes left; nothing else, and never `dir` itself. How
 // many entries went.

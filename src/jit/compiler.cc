@@ -30,6 +30,8 @@ struct Compiler::Api {
   int (*cubin)(Program, char*);
   int (*ptx_size)(Program, size_t*);
   int (*ptx)(Program, char*);
+  int (*num_archs)(int*);
+  int (*archs)(int*);
 };
 
 namespace {
@@ -58,7 +60,9 @@ std::unique_ptr<const Compiler::Api> bind_all(void* library) {
                            bind(library, "nvrtcGetCUBINSize", api->cubin_size) &&
                            bind(library, "nvrtcGetCUBIN", api->cubin) &&
                            bind(library, "nvrtcGetPTXSize", api->ptx_size) &&
-                           bind(library, "nvrtcGetPTX", api->ptx);
+                           bind(library, "nvrtcGetPTX", api->ptx) &&
+                           bind(library, "nvrtcGetNumSupportedArchs", api->num_archs) &&
+                           bind(library, "nvrtcGetSupportedArchs", api->archs);
   if (!is_complete) return nullptr;
   return api;
 }
@@ -248,6 +252,24 @@ std::string version_of_compiler(const fs::path& where) {
   }
   const Result<Compiler> compiler = find_compiler(where);
   return compiler.ok() ? compiler.value().version : std::string();
+}
+
+Status check_arch(const Compiler& compiler, std::string_view arch) {
+  int count = 0;
+  if (compiler.api->num_archs(&count) != 0 || count <= 0) return {};
+  std::vector<int> archs(static_cast<size_t>(count));
+  if (compiler.api->archs(archs.data()) != 0) return {};
+  std::vector<std::string> names;
+  for (const int number : archs) {
+    names.push_back(fmt::format("sm_{}", number));
+    // "sm_90a" is 90 with its own instructions.
+    if (arch == names.back() || arch == names.back() + "a") return {};
+  }
+  return Status(StatusCode::compile_failed,
+                fmt::format("arch: {} is none that NVRTC {} compiles for; it knows {}; compile for "
+                            "one of them, or install an NVRTC that knows it.",
+                            arch, compiler.version, fmt::join(names, ", ")),
+                "arch");
 }
 
 std::vector<std::string> compile_options(std::string_view arch) {

@@ -29,11 +29,14 @@ struct Compilation {
   int milliseconds = 0, cpu_milliseconds = 0;  // wall clock, and the compiler's thread
 };
 
-// The options that every kernel is compiled with.
 // Its version without loading it, which takes longer than finding a kernel in the cache, where the
 // names of its files tell; empty if there is none.
 std::string version_of_compiler(const std::filesystem::path& where);
 
+// Ok, or why this version of NVRTC makes no code for "sm_70".
+Status check_arch(const Compiler& compiler, std::string_view arch);
+
+// The options that every kernel is compiled with.
 std::vector<std::string> compile_options(std::string_view arch);
 
 // On an error the message holds the log.

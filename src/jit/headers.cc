@@ -89,11 +89,13 @@ Result<std::vector<Header>> reachable_headers(std::string_view source, const fs:
     if (!text)
       return Status(
           StatusCode::compile_failed,
-          fmt::format("kernel: {} includes '{}', which is not among the {}; device code "
-                      "may include only those.",
-                      asker, name,
-                      kernel_dir.empty() ? "headers that this library carries"
-                                         : fmt::format("files of {}", kernel_dir.string())));
+          kernel_dir.empty()
+              ? fmt::format("kernel: {} includes '{}', which is not among the headers that this "
+                            "library carries; device code may include only those.",
+                            asker, name)
+              : fmt::format("kernel_dir: {} (or SIRDAR_KERNEL_DIR) has no file '{}', which {} "
+                            "includes; name the src/ of a checkout, or leave it unset.",
+                            kernel_dir.string(), name, asker));
     for (std::string& next : includes_of(*text)) wanted.emplace_back(std::move(next), name);
     found.emplace(name, std::move(*text));
   }

@@ -34,6 +34,13 @@ struct Request {
 
 Result<Request> make_request(const KernelSource& kernel, std::string_view arch,
                              const std::string& problem, const Settings& settings) {
+  std::error_code error;
+  if (!settings.kernel_dir.empty() && !fs::is_directory(settings.kernel_dir, error))
+    return Status(StatusCode::invalid_argument,
+                  fmt::format("kernel_dir: {} (or SIRDAR_KERNEL_DIR) is not a directory; name the "
+                              "src/ of a checkout, or leave it unset.",
+                              settings.kernel_dir.string()),
+                  "kernel_dir");
   Request request{kernel, std::string(arch), problem, emit(kernel), {}, compile_options(arch), {}};
   Result<std::vector<Header>> headers = reachable_headers(request.source, settings.kernel_dir);
   if (!headers.ok()) return headers.status();
@@ -114,12 +121,13 @@ void dump(const Settings& settings, const Request& request, const CompiledKernel
 
 // A failed compilation: what was compiled can be looked at and tried by hand.
 Status failed(const Request& request, const Settings& settings, const Status& reason) {
-  std::error_code error;
-  fs::path dir = settings.dump_dir.empty() ? fs::temp_directory_path(error) : settings.dump_dir;
+  std::error_code error, no_folder;
+  const fs::path dir =
+      settings.dump_dir.empty() ? fs::temp_directory_path(no_folder) : settings.dump_dir;
   fs::create_directories(dir, error);
   const fs::path file =
       dir / fmt::format("{}-{}.cu", request.kernel.entry, request.digest.substr(0, 8));
-  const std::string saved = write_text(file, request.source)
+  const std::string saved = !no_folder && write_text(file, request.source)
                                 ? fmt::format("the source is in {}", file.string())
                                 : "the source could not be saved";
   return Status(
@@ -131,6 +139,7 @@ Status failed(const Request& request, const Settings& settings, const Status& re
 
 Result<CompiledKernelPtr> compile_now(const Request& request, const Settings& settings,
                                       const Compiler& compiler) {
+  if (Status status = check_arch(compiler, request.arch); !status.ok()) return status;
   Result<Compilation> compiled =
       compile_source(compiler, request.source, request.headers, request.options);
   if (!compiled.ok()) return failed(request, settings, compiled.status());

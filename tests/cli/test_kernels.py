@@ -5,6 +5,7 @@ import json
 import os
 
 import pytest
+from conftest import Runner
 
 NAME = "0" * 64 + "-nvrtc13.0"
 REPORT = """entry sirdar_fwd_test
@@ -95,6 +96,65 @@ def test_clear_leaves_packs_and_strangers(cache):
     assert cache("cache", "clear", dirs=dirs).out == f"1 kernel removed from {cache.folder}\n"
     assert os.listdir(cache.folder) == ["mine.txt"]
     assert os.listdir(cache.root / "pack") == [NAME]
+
+
+def test_what_is_foreign_in_a_cache_is_named(cache):
+    write_entry(cache.folder)
+    for name in ("mine.txt", "photos", "1.lock"):
+        (cache.folder / name).mkdir()
+    # Locks and entries that are being written are the cache's own.
+    (cache.folder / "tmp-1-aaaaaa").mkdir()
+    (cache.folder / f"{NAME}.lock").write_text("")
+    out = cache("cache", "list").out
+    assert out.endswith(f"1 kernel in {cache.folder}; 3 other names, not of the cache: 1.lock, mine.txt, photos\n")
+    out = cache("cache", "verify").out  # exit code 0: no kernel is damaged
+    for name in ("mine.txt", "photos", "1.lock"):
+        assert f"not of the cache: {cache.folder}/{name}\n" in out
+    assert out.count("not of the cache") == 3 and out.endswith("1 of 1 kernels are as they were written\n")
+    rows = [json.loads(line) for line in cache("cache", "list", "--json").out.splitlines()]
+    assert rows[0]["entry"] == NAME and rows[0]["is_valid"]
+    assert rows[1:] == [{"directory": str(cache.folder), "foreign": name}
+                        for name in ("1.lock", "mine.txt", "photos")]
+
+
+def test_what_is_no_cache_is_said(cache):
+    for word in ("list", "verify", "clear"):
+        (cache.root / "file").write_text("")
+        for dirs in ("file", "file/cache", f"{cache.folder}:{cache.root}/file"):
+            err = cache("cache", word, dirs=dirs, code=2).err
+            assert err.startswith("sirdar: cache: ") and "file" in err and "SIRDAR_CACHE_DIR" in err
+
+
+def test_a_pack_that_cannot_be_is_said(cache):
+    assert "no whole kernel is in" in cache("cache", "pack", "-o", cache.root / "pack", code=2).err
+    write_entry(cache.folder)
+    (cache.root / "file").write_text("")
+    for output in (cache.root / "file", cache.root / "file/pack", "/proc/pack", "/dev/full"):
+        err = cache("cache", "pack", "-o", output, code=2).err
+        assert err.startswith(f"sirdar: -o: {output} cannot be written (") and "cache_dir" not in err
+        assert err.endswith("name a directory that can.\n")
+    assert sorted(os.listdir(cache.root)) == ["cache", "file"]
+    # Folders on the way are made.
+    cache("cache", "pack", "-o", cache.root / "a/b")
+    assert os.listdir(cache.root / "a/b") == [NAME]
+
+
+@pytest.mark.parametrize("arch", ["sm_70", "sm_72", "sm_91a", "sm_99a", "sm_200a"])
+def test_an_architecture_that_nvrtc_does_not_know(cache, arch):
+    if "nvrtc        13." not in cache("doctor").out:
+        pytest.skip("NOT TESTED: no NVRTC 13 here; ./dev setup installs it and ./dev test finds it")
+    err = cache("compile", "fwd s64 d64 bf16", "--arch", arch, code=2).err
+    assert err.startswith(f"sirdar: --arch: {arch} is none that NVRTC 13.") and "sm_80" in err
+    assert len(err.splitlines()) == 1 and "error" not in err and "option" not in err
+
+
+def test_a_kernel_folder_that_is_none(cache):
+    for folder in ("none", "file", "."):
+        (cache.root / "file").write_text("")
+        result = Runner(cache.root)("compile", "fwd s64 d64 bf16", env={
+            "SIRDAR_CACHE_DIR": str(cache.folder), "SIRDAR_KERNEL_DIR": folder})
+        assert result.code == 2 and result.out == ""
+        assert result.err.startswith("sirdar: kernel_dir: " + folder) and "SIRDAR_KERNEL_DIR" in result.err
 
 
 def test_compile_says_what_a_kernel_takes_and_keeps_it(cache):

@@ -178,8 +178,22 @@ TEST(JitCache, ClearsNothingElse) {
   testing::write_text(dir / "photos/cat", "mine");
   testing::write_text(dir / "x.lock", "mine");
   ASSERT_TRUE(publish_entry(dir.path(), kName, kEntry).ok());
+  testing::write_text(dir / "tmp-1-aaaaaa/kernel.cu", "being written");
+  testing::write_text(dir / (std::string(kName) + ".lock"), "");
+  const std::vector<std::string> foreign{"notes.txt", "photos", "x.lock"};
+  EXPECT_EQ(foreign_names(dir.path()), foreign);
   EXPECT_EQ(clear_entries(dir.path()).value(), 1);
   EXPECT_EQ(count_children(dir.path()), 3u);
+  EXPECT_EQ(foreign_names(dir.path()), foreign);
+}
+
+TEST(JitCache, SaysThatItCannotBeRead) {
+  const Scratch dir;
+  testing::write_text(dir / "file", "");
+  EXPECT_FALSE(check_readable(dir / "none")) << "nothing was compiled yet";
+  EXPECT_FALSE(check_readable(dir.path()));
+  EXPECT_TRUE(check_readable(dir / "file"));
+  EXPECT_TRUE(check_readable(dir / "file/cache"));
 }
 
 TEST(JitCache, LockIsHeldByOneAndFreedByDeath) {

@@ -265,6 +265,36 @@ TEST_F(JitCompile, FailsWithTheLogTheOptionsAndTheSource) {
   EXPECT_TRUE(compiled(tiny_kernel(dir_ / "src")).ok());
 }
 
+// NVRTC's own words would be about an option that nobody gave.
+TEST_F(JitCompile, NamesTheArchitecturesThatTheCompilerKnows) {
+  options_.dump_dir = dir_ / "dump";
+  set_jit_options(options_);
+  const KernelSource source = tiny_kernel(dir_ / "src");
+  for (const char* arch : {"sm_20", "sm_91a", "sm_1", "sm_9000", "sm_90b"}) {
+    const Status status = compile(source, arch, "fwd sq8").status();
+    expect_says(status, {std::string("arch: ") + arch + " is none", "sm_80, ", "sm_90"});
+    EXPECT_EQ(status.argument(), "arch");
+  }
+  EXPECT_FALSE(fs::exists(dir_ / "dump")) << "there is nothing to look at";
+}
+
+TEST_F(JitCompile, NamesAKernelDirectoryThatIsNone) {
+  const KernelSource source = tiny_kernel(dir_ / "src");
+  testing::write_text(dir_ / "file", "");
+  for (const char* name : {"none", "file"}) {
+    options_.kernel_dir = dir_ / name;
+    set_jit_options(options_);
+    const Status status = compiled(source).status();
+    EXPECT_EQ(status.code(), StatusCode::invalid_argument);
+    EXPECT_EQ(status.message().find("kernel_dir: " + options_.kernel_dir), 0u) << status.message();
+    EXPECT_NE(status.message().find("SIRDAR_KERNEL_DIR"), std::string::npos);
+  }
+  fs::create_directories(dir_ / "empty");
+  options_.kernel_dir = dir_ / "empty";
+  set_jit_options(options_);
+  expect_says(compiled(source).status(), {"kernel_dir: ", "empty", "has no file", "src/"});
+}
+
 TEST_F(JitCompile, IsDoneOnceForAllThreads) {
   const KernelSource source = tiny_kernel(dir_ / "src", "params.out[1] = 4;");
   std::vector<CompiledKernelPtr> kernels(4);
