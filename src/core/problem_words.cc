@@ -198,7 +198,7 @@ const Word kWords[] = {
        d.dtype_kv = dtype;
        return error;
      },
-     "kv:DTYPE", "dtype of k and v where it differs from q"},
+     "kv:DTYPE", "dtype of k and v; any but that of q is refused (rule V008)"},
     {"out", Form::colon, "dtype_out",
      [](Draft& d, Value v) {
        DType dtype{};

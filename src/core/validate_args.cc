@@ -217,11 +217,13 @@ Status validate(const Problem& problem, const Args& args, DeviceKind kind) {
 Status validate_workspace(const Problem& problem, const Args& args, size_t needed_bytes) {
   constexpr uintptr_t kAlignment = 64;
   if (needed_bytes == 0) return {};
-  if (args.workspace == nullptr || args.workspace_bytes < needed_bytes)
-    return broken("V051", "workspace",
-                  fmt::format("{} bytes are given and the plan needs {}; pass "
-                              "Plan::workspace_bytes() of them.",
-                              args.workspace == nullptr ? 0 : args.workspace_bytes, needed_bytes));
+  const bool is_null = args.workspace == nullptr;
+  if (is_null || args.workspace_bytes < needed_bytes)
+    return broken(
+        "V051", "workspace",
+        fmt::format("{} bytes are given{} and the plan needs {}; pass "
+                    "Plan::workspace_bytes() of them.",
+                    args.workspace_bytes, is_null ? " at a null address" : "", needed_bytes));
   if (reinterpret_cast<uintptr_t>(args.workspace) % kAlignment != 0)
     return broken("V051", "workspace",
                   fmt::format("its address {} is not a multiple of {}; align it.",

@@ -4,6 +4,7 @@ import json
 import pty
 import os
 import re
+import signal
 import subprocess
 import time
 import xml.etree.ElementTree as ElementTree
@@ -63,8 +64,20 @@ def test_version_and_help(sirdar):
     (["bench", "fwd s64", "bwd sq1 sk1073741825 d8"], ["--backend", "bwd b1 sq1"]),
     (["bench", "fwd s64", "fwd s8 d0"], "head_dim"), (["bench"], "PROBLEM"),
     (["bench", "fwd s64", "--knob", "block_m"], "NAME=VALUE"),
-    (["bench", "fwd s64", "--knob", "blok_m=1"], "blok_m"),
+    (["bench", "fwd s64", "--knob", "blok_m=1"], ["blok_m", "did you mean 'block_m'"]),
+    (["bench", "fwd s64", "--knob", "block_m=32", "--knob", "block_m=64"], ["twice", "'32'", "'64'"]),
+    (["bench", "fwd s64", "--knob", "isa=foo"], ["--knob: isa='foo' cannot be read; give one of scalar, "]),
+    (["bench", "fwd s64", "--knob", "block_m=99999999999"], ["--knob: block_m='99999999999'", "32 bits"]),
     (["bench", "/tmp"], ["'/tmp'", ".txt"]), (["bench", "none.txt"], "none.txt"),
+    (["compile", "/tmp"], ["'/tmp'", ".txt"]), (["compile", "none.txt"], "none.txt"),
+    (["explain", "fwd s8", "--device", "H200"], ["--device: 'H200'", "did you mean 'h200'?"]),
+    (["explain", "fwd b0 s8", "--svg", "a.svg", "--sequence", "0"], ["--sequence", "none to draw"]),
+    (["explain", "fwd s8", "--svg", "a" * 300], ["--svg", "300 bytes", "255"]),
+    (["explain", 'fwd s8 mask_mod:"q<a" scalar:a', "--svg", "a.svg", "--scalar", "a=1", "--scalar", "a=2"],
+     ["--scalar", "'a' is given twice"]),
+    (["bench", "fwd s64", "--against"], ["--against needs a value, METHOD", "bench --help"]),
+    (["bench", "fwd s9000000 h64"], ["memory: the tensors of 'fwd ", "GiB"]),
+    (["check", "fwd s900000 h64 bias"], ["memory: the tensors of 'fwd ", "GiB"]),
     (["selftest", "--seconds", "0"], "--seconds"), (["doctor", "now"], "now"),
     (["compile"], "PROBLEM"), (["compile", "fwd s8 d0"], "head_dim"),
     (["compile", "fwd s8", "--arch", "sm_90"], ["--arch", "'sm_90'", "sm_90a"]),
@@ -83,6 +96,105 @@ def test_a_bad_line_of_a_suite_is_named(sirdar):
     sirdar.refused("bench", "s.txt", says=["s.txt:4: ", "s-1"])
     (sirdar.folder / "s.txt").write_text("fwd s64\nfwd s64 d600\n")
     sirdar.refused("bench", "s.txt", says=["s.txt:2: ", "600"])
+
+
+@pytest.mark.parametrize("verb", ["bench", "compile"])
+def test_what_is_no_suite_is_said(sirdar, verb):
+    for folder in ("kernels", "d", "suite.txt"):
+        (sirdar.folder / folder).mkdir()
+    (sirdar.folder / "problems").write_text("fwd s64\n")
+    (sirdar.folder / "comments.txt").write_text("# fwd s64\n\n  # more\n")
+    (sirdar.folder / "empty.txt").write_text("")
+    for word in ("kernels", "d", "problems"):
+        sirdar.refused(verb, word, says=[f"'{word}' is neither a problem string nor a suite", ".txt"])
+    sirdar.refused(verb, "suite.txt", says="suite.txt is a directory")
+    sirdar.refused(verb, "comments.txt", says=["comments.txt has no problem in its 3 lines", "only comments"])
+    sirdar.refused(verb, "empty.txt", says="empty.txt has no problem in its 0 lines;")
+    sirdar.refused(verb, "kernls", says="kernls")  # nothing of that name: the problem string's own words
+
+
+@pytest.mark.parametrize("arguments", [
+    ["--help"], ["--version"], ["doctor"], ["explain", "fwd s8"], ["explain", "fwd s8", "--json"],
+    ["check", "fwd s8 d8"], ["bench", "fwd s64", "--min-time", "0", "--max-time", "0"],
+    ["bench", "fwd s64", "--json", "--min-time", "0", "--max-time", "0"], ["ladder", "fwd s64 d8"],
+    ["ladder", "fwd s64 d8", "--json"], ["selftest", "--seconds", "1"], ["cache", "list"],
+    ["cache", "verify"], ["attend", "--help"]])
+def test_output_that_nobody_gets_is_no_success(sirdar, arguments):
+    env = {**os.environ, "SIRDAR_CACHE_DIR": str(sirdar.folder / "cache")}
+    for shell, reason in ((">/dev/full", "No space left"), (">&-", "Bad file descriptor")):
+        result = subprocess.run(["sh", "-c", f'"$@" {shell}', "sh", binary(), *arguments], text=True,
+                                stderr=subprocess.PIPE, env=env, cwd=sirdar.folder, timeout=300)
+        assert result.returncode == 2, (arguments, shell, result.stderr)
+        assert result.stderr == (f"sirdar: standard output could not be written ({reason}"
+                                 f"{' on device' if 'space' in reason else ''}); send it elsewhere.\n")
+
+
+def test_a_closed_stream_is_no_file_of_ours(sirdar):
+    """The next file to be opened has the lowest number that is free, which would be a stream's."""
+    command = '"$@" <&- >&- 2>&-'
+    subprocess.run(["sh", "-c", command, "sh", binary(), "explain", "fwd s8", "--svg", "map.svg"],
+                   cwd=sirdar.folder, timeout=60)
+    for file in sirdar.folder.iterdir():
+        assert "problem  " not in file.read_text()
+
+
+def test_a_reader_that_leaves_leaves_no_files(sirdar):
+    reader, writer = os.pipe()
+    os.close(reader)
+    for arguments in (["explain", "fwd s8", "--svg", "map.svg"], ["--help"], ["ladder", "fwd s64 d8"]):
+        result = subprocess.run([binary(), *arguments], cwd=sirdar.folder, stdout=writer,
+                                stderr=subprocess.PIPE, text=True, timeout=60)
+        assert (result.returncode, result.stderr) == (-signal.SIGPIPE, "")
+    os.close(writer)
+    assert list(sirdar.folder.iterdir()) == []
+
+
+def test_a_bound_is_said_only_where_it_is_one(sirdar):
+    for words, exact in (("", True), ("window:9,0", True), ("document", False), ("mask", False),
+                         ("bias", False), ('mask_mod:"q<k"', False), ("seqused_k", False)):
+        problem = f"fwd s512 h4 d64 bf16 {words}"
+        found = json.loads(sirdar.ok("explain", problem, "--device", "h200", "--json").out)
+        text = sirdar.ok("explain", problem, "--device", "h200").out
+        assert found["is_exact"] == exact == (found["roofline_seconds"] is not None)
+        assert exact == ("ms at least" in text) == ("not known: only the data" not in text)
+        assert exact == ("at most " not in text and "about " not in text)
+    # One row of 512 keys sees 10: two rows of 64 numbers of 2 bytes, and 10 of K and of V.
+    found = json.loads(sirdar.ok("explain", "fwd sq1 sk512 d64 bf16 window:9,0", "--device", "h200", "--json").out)
+    assert found["bytes"] == 2 * 64 * (2 + 2 * 10)
+    assert found["roofline_seconds"] == pytest.approx(found["bytes"] / 4.8e12)
+
+
+def bench(sirdar, problem, *flags):
+    return json.loads(sirdar.ok("bench", problem, "--json", "--min-time", "0", "--max-time", "1", *flags).out)
+
+
+@pytest.mark.parametrize("words", ["document", "mask", "bias", "seqused_k", "ragged", "window:3,0",
+                                   'mask_mod:"q - k < 5"', 'mask_mod:"k < n[q]" tensor:n:int32:1'])
+def test_hidden_pairs_are_no_work(sirdar, words):
+    row = bench(sirdar, f"fwd s256 h2 d64 {words}")
+    whole = 4 * 64 * 2 * 256 * 256
+    done = row["tflops"] * 1e9 * row["median_ms"]
+    assert row["is_exact"] and row["roofline_percent"] < 110
+    share = {"document": 0.3, "mask": 0.9, "window:3,0": 4 / 256, 'mask_mod:"q - k < 5"': 0.53,
+             'mask_mod:"k < n[q]" tensor:n:int32:1': 0.03}.get(words, 1.001)  # of about
+    assert whole * share * 0.3 < done < whole * share * 1.1
+
+
+def test_the_cpu_has_both_passes(sirdar):
+    assert bench(sirdar, "fwd s64 d8", "--backend", "cpu")["implementation"] == "cpu.forward"
+    assert bench(sirdar, "bwd s64 d8", "--backend", "cpu")["implementation"] == "cpu.backward"
+
+
+def test_what_could_not_be_counted_has_no_share(sirdar):
+    # 2^26 pairs of two heads, each decided alone.
+    row = bench(sirdar, 'fwd s6000 h2 d8 mask_mod:"(q*7+k*3+h)%5<2"')
+    assert row["is_exact"] is False
+    assert row["tflops"] is row["gbytes_per_s"] is row["roofline_percent"] is None
+
+
+def test_a_benchmark_is_of_the_knobs_given(sirdar):
+    row = bench(sirdar, "fwd s64 d64", "--knob", "isa=scalar", "--knob", "num_threads=1", "--backend", "cpu")
+    assert row["isa"] == "scalar" and row["threads"] == 1 and "isa=scalar" in row["config"]
 
 
 @pytest.mark.parametrize("problem", ["fwd b2147483647 s0", "bwd b2147483647 s0",
@@ -217,6 +329,14 @@ def test_switches_of_the_environment_are_checked(sirdar, name, value):
         assert (result.code, result.out) == (2, "")
         assert result.err.startswith(f"sirdar: {name}: '{value}' is not ")
     assert sirdar.ok("--help", env={name: value})
+
+
+def test_an_unknown_implementation_is_no_machine_where_nothing_runs(sirdar):
+    for arguments in (["doctor"], ["explain", "fwd s8"]):
+        result = sirdar(*arguments, env={"SIRDAR_FORCE": "fast"})
+        assert (result.code, result.out) == (2, "")
+        assert result.err.startswith("sirdar: SIRDAR_FORCE: 'fast' is not an implementation")
+    assert "fp32       reference" in sirdar.ok("doctor", env={"SIRDAR_FORCE": "reference"}).out
 
 
 def test_selftest(sirdar):

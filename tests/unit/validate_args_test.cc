@@ -133,7 +133,11 @@ TEST(ValidateArgs, WorkspaceRules) {
   expect_broken(workspace(0, call.args.k.data, 64), "V052", "shares memory with k");
   EXPECT_EQ(workspace(0, own.data, 64).message(), "");
   call.args.workspace = nullptr;
-  expect_broken(validate_workspace(call.problem, call.args, 64), "V051", "0 bytes are given");
+  expect_broken(validate_workspace(call.problem, call.args, 64), "V051",
+                "64 bytes are given at a null address and the plan needs 64");
+  call.args.workspace_bytes = 0;
+  expect_broken(validate_workspace(call.problem, call.args, 64), "V051",
+                "0 bytes are given at a null address");
   EXPECT_TRUE(validate_workspace(call.problem, call.args, 0).ok());
 }
 
