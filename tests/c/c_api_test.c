@@ -196,6 +196,10 @@ static void test_missing_workspace(void) {
   args.out = sirdar_tensor_contiguous(&out, SIRDAR_DTYPE_fp32, 4, shape);
   CHECK(sirdar_run(plan, &args, NULL) == SIRDAR_STATUS_invalid_argument);
   CHECK(said("pass sirdar_plan_workspace_bytes() of them"));
+  /* The size alone is no memory, and the message does not say that none was asked for. */
+  CHECK(sirdar_plan_workspace_bytes(plan, &args.workspace_bytes) == SIRDAR_STATUS_ok);
+  CHECK(sirdar_run(plan, &args, NULL) == SIRDAR_STATUS_invalid_argument);
+  CHECK(said("bytes are given at a null address and the plan needs"));
   CHECK(isnan(out));
   sirdar_plan_destroy(plan);
 }
