@@ -6,6 +6,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 import sirdar.torch
@@ -128,6 +129,38 @@ def test_a_batch_of_gradients_is_refused(call):
         torch.autograd.grad(out, given, torch.ones(3, *out.shape), is_grads_batched=True)
     with pytest.raises(NotImplementedError, match=r"use torch.func.vmap over torch.func.vjp"):
         torch.autograd.functional.jacobian(lambda q: call(q, *given[1:]).sum((1, 2, 3)), given[0], vectorize=True)
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_products_are_counted(call):
+    given = draw(requires_grad=True)
+    for _ in range(2):
+        call(*given)
+    with FlopCounterMode(display=False) as counter:
+        out = call(*given)
+        assert counter.get_total_flops() == 2 * 2 * 4 * 7 * 7 * (16 + 16)
+        out.sum().backward()
+    assert counter.get_total_flops() == 2 * 2 * 4 * 7 * 7 * (2 * 16 + 5 * 16)
+
+
+def test_products_of_sequences_are_counted():
+    ends, pages = torch.tensor([0, 3, 10]).int(), torch.randn(8, 4, 2, 8)
+    table, used = torch.zeros(2, 4).int(), torch.tensor([5, 9]).int()
+    q, k, v = torch.randn(10, 4, 16), torch.randn(10, 2, 16), torch.randn(10, 2, 24)
+    calls = [
+        (lambda: sirdar.torch.attention_varlen(q, k, v, ends, ends, 7, 7), (3 * 3 + 7 * 7) * (16 + 24)),
+        (lambda: flash_attn.flash_attn_varlen_func(q, k, v, ends, ends, 9, 9, causal=True), (3 * 3 + 7 * 7) * (16 + 24)),
+        (lambda: flash_attn.flash_attn_with_kvcache(torch.ones(2, 3, 4, 8), pages, pages, block_table=table, cache_seqlens=used),
+         3 * (5 + 9) * (8 + 8)),
+        (lambda: sirdar.torch.attention(torch.ones(2, 3, 4, 8), pages[:2], pages[:2], seqused_k=used - 5), 3 * 4 * (8 + 8)),
+    ]  # fmt: skip
+    for call, wanted in calls:
+        with FlopCounterMode(display=False) as counter:
+            call()
+        assert counter.get_total_flops() == 2 * 4 * wanted
+    with FakeTensorMode(), FlopCounterMode(display=False) as counter:  # which know the longest
+        sirdar.torch.attention_varlen(*(torch.ones(x.shape) for x in (q, k, v)), torch.ones(3).int(), torch.ones(3).int(), 7, 7)
+    assert counter.get_total_flops() == 2 * 4 * 2 * 7 * 7 * (16 + 24)
 
 
 def test_tensors_without_data_have_shapes():

@@ -433,6 +433,13 @@ class Descale:
         return (out * factor).to(out.dtype)
 
 
+# attention() in the words of a call whose caches are rows, or pages by the table of that name.
+_ATTEND = {
+    name: in_words(attention, seqused_k="cache_seqlens", k="k_cache", v="v_cache", page_table=name)
+    for name in (None, "block_table", "page_table", "cache_batch_idx")
+}
+
+
 @torch.no_grad()
 def with_kvcache(
     q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, rotary_interleaved, rotary_seqlens,
@@ -504,8 +511,7 @@ def with_kvcache(
     }  # fmt: skip
     if cu_seqlens_q is not None:
         options |= {"cu_seqlens_q": cu_seqlens_q, "seqlen_q": whole("max_seqlen_q", max_seqlen_q)}
-    words = {"page_table": next(iter(pages), "k_cache"), "seqused_k": "cache_seqlens", "k": "k_cache", "v": "v_cache"}
-    attend = in_words(attention, **words)
+    attend = _ATTEND[next(iter(pages), None)]
     if k is not None:
         rows = _check_appended(k_cache, v_cache, k, v, lengths, cu_seqlens_k_new, pages)
         if rotary_cos is not None:

@@ -14,6 +14,7 @@ Errors are ValueError and TypeError for what is not allowed, NotImplementedError
 but cannot be computed here; their text is one sentence. Nothing falls back to anything silently.
 """
 
+from . import _flops  # noqa: F401
 from ._attention import attention, attention_varlen, backward
 from ._merge import merge
 from ._sdpa import scaled_dot_product_attention, sdpa
