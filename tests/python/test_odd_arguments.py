@@ -450,6 +450,15 @@ def test_new_keys_have_places_of_their_own():
         with pytest.raises(ValueError, match=said):
             append(cache, cache_seqlens=lengths, **more)
         assert cache.eq(0).all()
+    cache = torch.zeros(3, 9, 2, 16)
+    for v_cache in (cache, cache[:, :, :, :], cache.view_as(cache)):
+        with pytest.raises(ValueError, match="^v_cache: lies where k_cache does"):
+            new = torch.ones(3, 1, 2, 16)
+            fa2.flash_attn_with_kvcache(new, cache, v_cache, new, new, cache_seqlens=lengths)
+    assert cache.eq(0).all()
+    both = torch.zeros(3, 9, 2, 2, 16)  # of which each has every other head
+    fa2.flash_attn_with_kvcache(new, *both.unbind(2), new, 2 * new, cache_seqlens=lengths)
+    assert both[1, 1, :, 0, 0].tolist() == [1, 2] and both.sum() == 3 * 2 * 16 * 3
     # What is only read may be shared, and so may a row or page that is written to in different places.
     cache = torch.zeros(6, 4, 2, 16)
     append(cache, cache_seqlens=lengths, block_table=table)

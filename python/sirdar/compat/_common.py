@@ -275,6 +275,9 @@ def _check_appended(k_cache, v_cache, k, v, lengths, starts, pages):
     leading = (batch, k.shape[1]) if starts is None else k.shape[:1]
     _check_new("k", k, "k_cache", k_cache, leading)
     _check_new("v", v, "v_cache", v_cache, leading)
+    is_seen = not torch.compiler.is_compiling() and type(k_cache) in PLAIN_TYPES and type(v_cache) in PLAIN_TYPES
+    if is_seen and k_cache.numel() and k_cache.data_ptr() == v_cache.data_ptr():
+        raise ValueError("v_cache: lies where k_cache does, and new keys and new values cannot both; pass another tensor.")
     rows, capacity = _Rows(k, starts), k_cache.shape[1] * next((table.shape[1] for table in pages.values()), 1)
     name = next((name for name in pages if name != "cache_batch_idx"), None)
     _check_room(lengths, rows.count, capacity, name)
