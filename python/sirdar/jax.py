@@ -67,10 +67,11 @@ def attention(
             raise ValueError(
                 f"seqlen_{side}: it is missing; a trace cannot look into cu_seqlens, so pass it."
             )
-    arrays = {name: jnp.asarray(array) for name, array in arrays.items()}
+    arrays = {name: _array(name, array) for name, array in arrays.items()}
     _check_fit(arrays)
     _refuse_dropout_place(options)
-    named = {name: jnp.asarray(array) for name, array in (tensors or {}).items()}
+    named = _problem.mapping("tensors", tensors, "{name: array}").items()
+    named = {name: _array(f"tensors[{_problem.said(name)}]", array) for name, array in named}
     told = dict(options, score_mod=score_mod, mask_mod=mask_mod)
     told["scalars"] = tuple((scalars or {}).items())
     # Checks everything that needs no values, before XLA would.
@@ -80,9 +81,17 @@ def attention(
     return (out, lse) if return_lse else out
 
 
+def _array(name, value):
+    try:
+        return jnp.asarray(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name}: {_problem.said(value)} is not an array; pass one of JAX or NumPy.") from None
+
+
 def _refuse_traced(options):
     """Options are parts of the plan, which is made while JAX traces: they must be known then."""
-    named = {f"scalars['{name}']": value for name, value in (options.get("scalars") or {}).items()}
+    scalars = _problem.mapping("scalars", options.get("scalars"), "{name: number}")
+    named = {f"scalars[{_problem.said(name)}]": value for name, value in scalars.items()}
     for name, value in (options | named).items():
         if name in _ARRAYS or not isinstance(value, jax.core.Tracer):
             continue

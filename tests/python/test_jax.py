@@ -103,6 +103,24 @@ def test_what_is_refused(qkv):
         attention(q[0], k, v, cu_seqlens_q=jnp.array([0, 6], jnp.int32))
 
 
+@pytest.mark.parametrize("value", [None, "x", "x" * 1_000_000, object(), {}, [[1.0], [1.0, 2.0]]], ids="none text long object dict ragged".split())
+def test_what_is_no_array(qkv, value):
+    from sirdar.jax import attention
+
+    names = ["q", "k", "v"] + ["bias", "mask", "sink", "alibi", "document_q"] * (value is not None)
+    for name in names:
+        given = {**dict(zip("qkv", qkv)), name: value}
+        with pytest.raises(TypeError, match=f"^{name}: .* is not an array; pass one of JAX or NumPy.$") as caught:
+            attention(**given)
+        assert len(str(caught.value)) < 200
+    with pytest.raises(TypeError, match=r"^tensors\['t'\]: .* is not an array"):
+        attention(*qkv, score_mod="score + t[h]", tensors={"t": value})
+    for name in ("tensors", "scalars"):
+        if not isinstance(value, dict) and value is not None:
+            with pytest.raises(TypeError, match=f"^{name}: .* is not a dict"):
+                attention(*qkv, score_mod="score", **{name: value})
+
+
 def test_forward_mode_and_second_derivatives_are_refused(qkv):
     from sirdar.jax import attention
 
