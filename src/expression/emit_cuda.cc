@@ -115,7 +115,6 @@ class Emitter {
                             values_.slope());
     }
     if (has_reads) text += reads_text();
-    text += documents_text();
     if (values_.visible() >= 0) {
       text += function_text("bool visible(const Row& row, const Key& key)", values_.visible());
       is_bounds_ = true;
@@ -222,21 +221,6 @@ class Emitter {
         "                           float* slopes) const {{\n{}{}  }}\n",
         values_.reads().size(), tensors, statements(needed_for(read_results(), true), Scope::pair),
         results);
-  }
-
-  // Where there are documents, the ids alone.
-  std::string documents_text() const {
-    std::string text;
-    for (size_t i = 0; i < values_.tensors().size(); ++i) {
-      const DeviceTensor::Source source = values_.tensors()[i].source;
-      const bool is_query = source == DeviceTensor::Source::document_q;
-      if (!is_query && source != DeviceTensor::Source::document_k) continue;
-      text += fmt::format(
-          "\n  SIRDAR_DEVICE int {}_document(int b, int at) const {{\n"
-          "    return language::read<int>(tensors[{}], b, at);\n  }}\n",
-          is_query ? "query" : "key", i);
-    }
-    return text;
   }
 
   // Declarations of the marked values, in order. In pairs, what is known before is there already.

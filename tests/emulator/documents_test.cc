@@ -1,11 +1,8 @@
-// Tiles that begin where documents do, on the emulated machine: documents of any lengths and ids.
+// Documents of any lengths and ids, on the emulated machine.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <limits>
-#include <set>
 
-#include "cuda/sm90/cover_view.h"
 #include "emulator/support/emulated_call.h"
 
 namespace sirdar::emulator_tests {
@@ -38,7 +35,6 @@ void set_ids(test::Call& call, const Documents& documents) {
 
 void expect_right(const Documents& documents, uint64_t seeds = 2) {
   EmulatedCall call(documents.problem, [&](test::Call& args) { set_ids(args, documents); });
-  ASSERT_TRUE(call.kernels().config.follows_documents);
   for (uint64_t seed = 1; seed <= seeds; ++seed)
     EXPECT_EQ(call.run(seed, 1 + static_cast<int>(seed)).fault, "") << "seed " << seed;
 }
@@ -61,8 +57,6 @@ TEST(EmulatedDocuments, OfOtherLengthsOnTheOtherSide) {
   expect_right({"fwd b1 sq400 sk150 h1 d128 bf16 document causal lse", {{200}}, {{75}}});
 }
 
-// Tiles whose first key lies in the middle of a block, with keys to the left of it that rows see:
-// the first block begins before key 0, and nothing is there.
 TEST(EmulatedDocuments, WhoseIdsComeBack) {
   const Lengths both{{50, 140, 20, 190, 3}, 3};
   expect_right({"fwd b1 sq560 sk560 h1 d128 bf16 document causal lse", both, both});
@@ -100,41 +94,10 @@ TEST(EmulatedDocuments, HideValuesThatAreNotFinite) {
   }
 }
 
-// A search that has to look further than one round does: 4096 rows.
-TEST(EmulatedDocuments, LongerThanASearchLooksAtOnce) {
-  const Documents documents{
-      "fwd b1 sq4500 sk300 h1 d64 bf16 document lse", {{100, 4350, 50}}, {{60, 200, 40}}};
-  expect_right(documents, 1);
-}
-
-// What the records say of the rows of tiles: each is one tile's, and documents of 128 rows or more
-// begin one.
-TEST(EmulatedDocuments, EveryRowIsOneTiles) {
-  for (const Lengths& both : {Lengths{{40, 1, 150, 1, 1, 127, 128, 3}}, Lengths{{130}},
-                              Lengths{{128}}, Lengths{{1000}}, Lengths{{1, 300, 5, 129, 127}, 2}}) {
-    EmulatedCall call("fwd b1 sq600 sk600 h1 d128 bf16 document causal lse", [&](test::Call& args) {
-      set_ids(args, {"", both, both});
-    });
-    ASSERT_EQ(call.run(1).fault, "");
-    const sm90::CoverView& cover = call.params().cover;
-    std::set<int> begins;
-    int next = 0;
-    for (int tile = 0; tile < 2 * call.params().num_blocks_m; ++tile) {
-      const sm90::CoverWord& record = cover.words[tile * (cover.num_words + 2)];
-      const int begin = static_cast<int>(record.some), end = static_cast<int>(record.all);
-      if (begin >= end) continue;
-      EXPECT_EQ(begin, next);
-      EXPECT_LE(end - begin, 128);
-      next = end;
-      begins.insert(begin);
-    }
-    EXPECT_EQ(next, 600);
-    for (int row = 1; row + 128 <= 600; ++row) {
-      bool is_long = both.id(row) != both.id(row - 1);
-      for (int i = 1; i < 128; ++i) is_long = is_long && both.id(row + i) == both.id(row);
-      EXPECT_TRUE(!is_long || begins.count(row) > 0) << row;
-    }
-  }
+// More key blocks than a word has bits: seen in the second word alone, in both, with none between.
+TEST(EmulatedDocuments, OfManyKeyBlocks) {
+  expect_right({"fwd b1 sq300 sk4500 h1 d64 bf16 document lse", {{100, 200}}, {{4200, 300}}}, 1);
+  expect_right({"fwd b1 sq150 sk4500 h1 d64 bf16 document lse", {{150}}, {{50, 4100, 350}, 2}}, 1);
 }
 
 }  // namespace

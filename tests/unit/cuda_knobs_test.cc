@@ -39,8 +39,6 @@ TEST(CudaForwardKnobs, WhatFollowsFromTheProblemIsNone) {
            {"fwd b2 s100 h2 d64 bf16 seqused_k", "has_lengths", "false"},
            {"fwd s100 h2 d64 bf16 lse", "writes_lse", "false"},
            {"fwd s100 h2 d64 bf16 document", "has_mask_mod", "false"},
-           {"fwd s100 h2 d64 bf16 mask", "follows_documents", "true"},
-           {"fwd s100 h2 d64 bf16 document bias", "follows_documents", "true"},
            {"fwd s100 h2 d128 bf16 causal", "mask", "full"},
            {"fwd s100 h2 d128 bf16 bias", "bias", "none"},
            {"fwd s100 h2 d128 bf16", "element", "fp16"},
@@ -71,7 +69,6 @@ TEST(CudaForwardKnobs, NumbersOutOfRangeAreRefused) {
   }
   EXPECT_TRUE(planned("fwd s100 h2 d128 bf16", "cluster_size", "2").ok());
   EXPECT_TRUE(planned("fwd s100 h2 d128 bf16 causal", "trim", "0").ok());
-  EXPECT_TRUE(planned("fwd s100 h2 d128 bf16 document", "follows_documents", "false").ok());
 }
 
 // What the library itself chose gives way.

@@ -12,8 +12,6 @@
 //   static constexpr int read_tensor(int read);
 //   void reads(const Row&, const Key&, float score, int* places, float* slopes) const;
 //   bool visible(const Row&, const Key&) const;                where kMasks
-//   int query_document(int b, int q) const;                    where there are documents: ids
-//   int key_document(int b, int k) const;
 //   struct RowBounds;                                          and the same over a box:
 //   RowBounds begin_row_bounds(const Box&) const;
 //   Truth visible_bounds(const RowBounds&, const Box&) const;

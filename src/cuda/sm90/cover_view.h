@@ -11,8 +11,7 @@ struct alignas(16) CoverWord {
   int unused;
 };
 
-// Written by cover_keys(): a word per query block and 32 key blocks (where tiles follow documents,
-// behind what an item is made of: forward/cover.cuh), and of the
+// Written by cover_keys(): a word per query block and 32 key blocks, and of the
 // first `num_tiles` blocks of a query block that are seen in part what each row sees, a bit a pair
 // (config.h; backward/walk.cuh has its own). Strides in query blocks.
 struct CoverView {
@@ -25,17 +24,11 @@ struct CoverView {
 
 // Warps of one thread block of that kernel. With 32 each has one key block of a word, and few reads
 // are waited for one after the other; where there are many thread blocks, one a word or a quarter
-// of one, those wait for each other's. Where tiles follow documents 64 registers a thread let two
-// blocks share a multiprocessor, since half of them have no tile.
-constexpr int cover_warps(bool looks_at_pairs, bool is_by_key, bool follows_documents = false) {
-  if (follows_documents) return 16;
+// of one, those wait for each other's.
+constexpr int cover_warps(bool looks_at_pairs, bool is_by_key) {
   return looks_at_pairs || is_by_key ? 8 : 32;
 }
 // Words that are found together, and what is found of their blocks: one round and the one before.
 inline constexpr int kCoverRound = 4, kCoverSharedBytes = 2 * kCoverRound * 32 * 4;
-// And where tiles follow documents what is found of their rows: DocumentSearch::kSharedBytes.
-constexpr int cover_shared_bytes(bool follows_documents) {
-  return kCoverSharedBytes + (follows_documents ? 16 * cover_warps(false, false, true) : 0);
-}
 
 }  // namespace sirdar::sm90

@@ -101,8 +101,7 @@ emulator::Report EmulatedCall::run(uint64_t seed, int blocks) {
   if (kernels_.config.has_mask_mod) {
     const emulator::Report report =
         launch(kernels_.sources.front(),
-               sm90::num_cover_blocks(params_.cover, kernels_.config, params_.num_blocks_m), seed,
-               bytes.data());
+               sm90::num_cover_blocks(params_.cover, params_.num_blocks_m), seed, bytes.data());
     if (!report.ok()) return report;
   }
   emulator::Report report = launch(kernels_.sources.back(), blocks, seed, bytes.data());

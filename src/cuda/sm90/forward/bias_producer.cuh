@@ -52,7 +52,7 @@ struct BiasProducer {
   }
 
   // The block to the left of `block` that is walked next; none: one before the item's first.
-  SIRDAR_DEVICE int block_before(CoverCursor<config>& cursor, int block) const {
+  SIRDAR_DEVICE int block_before(CoverCursor& cursor, int block) const {
     if constexpr (!config.has_mask_mod) return block - 1;
     return cursor.next(block - 1);
   }
@@ -65,7 +65,7 @@ struct BiasProducer {
       ptx::syncwarp();
       if (item.block < 0) return;
       q_ring.advance();
-      CoverCursor<config> cursor(params, item);
+      CoverCursor cursor(params, item);
       int block = item.first_block + item.num_blocks - 1;
       while (block >= item.first_block) {
         for (int warpgroup = 0; warpgroup < config.num_consumers; ++warpgroup) {

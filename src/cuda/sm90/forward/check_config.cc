@@ -5,12 +5,6 @@
 namespace sirdar::sm90 {
 namespace {
 
-ForwardConfig with_tuning_of(const ForwardConfig& chosen, const ForwardConfig& config) {
-  ForwardConfig same = with_fields_of(chosen, config, kForwardKnobs);
-  same.follows_documents = same.follows_documents && chosen.follows_documents;
-  return same;
-}
-
 KnobFault fault_of_tile(const ForwardConfig& c) {
   const bool reads_data = c.has_mask_mod;
   if (c.block_n % 16 != 0 || (reads_data && c.block_n % 32 != 0)) {
@@ -65,9 +59,6 @@ KnobFault fault_between_fields(const ForwardConfig& c) {
     return {fmt::format("num_packed_heads={}", packed),
             fmt::format("powers of two that divide the tile's {} rows may be", block_m(c))};
   }
-  if (c.follows_documents && packed > 1) {
-    return {fmt::format("num_packed_heads={}", packed), "it wants follows_documents=false"};
-  }
   const int skipped = (block_m(c) - 64 + c.block_n - 1) / c.block_n;
   if (c.trim > 0 && c.num_stages_v <= skipped) {
     return {fmt::format("num_stages_v={}", c.num_stages_v),
@@ -79,7 +70,7 @@ KnobFault fault_between_fields(const ForwardConfig& c) {
 }  // namespace
 
 KnobFault fault_of(const ForwardConfig& chosen, const ForwardConfig& config) {
-  KnobFault fault = fault_of_problem(with_tuning_of(chosen, config), config);
+  KnobFault fault = fault_of_problem(with_fields_of(chosen, config, kForwardKnobs), config);
   if (!fault.is_fault()) fault = fault_of_counts(config);
   if (!fault.is_fault()) fault = fault_of_tile(config);
   if (!fault.is_fault()) fault = fault_between_fields(config);

@@ -113,10 +113,6 @@ ForwardConfig config_of(const Problem& problem, bool may_stage_bias, int num_pac
   config.has_score_mod = !problem.score_mod.empty();
   config.has_mask_mod =
       problem.has_document || problem.has_mask_tensor || !problem.mask_mod.empty();
-  const bool has_pair_mask =
-      problem.has_mask_tensor && problem.mask_axes.query && problem.mask_axes.key;
-  config.follows_documents = problem.has_document && !has_pair_mask && !problem.has_bias &&
-                             !config.has_lengths && num_packed_heads == 1;
   // A reference taken as the maximum score times the scale wants a positive scale.
   config.has_logits = config.has_softcap || config.has_alibi || problem.has_bias ||
                       config.has_score_mod || !(problem.scale() > 0);

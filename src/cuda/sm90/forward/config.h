@@ -58,7 +58,6 @@ struct ForwardConfig {
   int num_stages_bias = 0;          //     tiles of it that TMA brings; 0: the consumers read it
   bool has_score_mod = false;       //   what the caller's expression makes of them
   bool has_mask_mod = false;        // pairs are hidden by an expression, ids or a tensor
-  bool follows_documents = false;   // tiles begin where documents do (document_tiles.cuh)
   bool has_sink = false;            // one more logit per head, which has no value
   bool writes_lse = false;
   bool writes_max_logit = false;
@@ -100,7 +99,6 @@ constexpr void fields(C& c, Visit visit) {
   visit("num_stages_bias", c.num_stages_bias);
   visit("has_score_mod", c.has_score_mod);
   visit("has_mask_mod", c.has_mask_mod);
-  visit("follows_documents", c.follows_documents);
   visit("has_sink", c.has_sink);
   visit("writes_lse", c.writes_lse);
   visit("writes_max_logit", c.writes_max_logit);
@@ -109,10 +107,6 @@ constexpr void fields(C& c, Visit visit) {
 constexpr int block_m(const ForwardConfig& c) { return 64 * c.num_consumers; }
 // Query rows of an item: each of its heads has so many in the tile.
 constexpr int block_rows(const ForwardConfig& c) { return block_m(c) / c.num_packed_heads; }
-// Tiles of which the first rows lie within block_rows() rows: a ticket's.
-constexpr int tiles_per_window(const ForwardConfig& c) { return c.follows_documents ? 2 : 1; }
-// Of 16 bytes, before the words of a tile's key blocks (cover.cuh).
-constexpr int tile_records(const ForwardConfig& c) { return c.follows_documents ? 2 : 0; }
 constexpr int num_threads(const ForwardConfig& c) { return 128 * (c.num_consumers + 1); }
 
 // What the products really run over.
@@ -254,9 +248,6 @@ constexpr bool is_valid(const ForwardConfig& c) {
   const bool may_share = c.cluster_size == 2 && !c.has_lengths && !c.has_mask_mod && c.trim == 0;
   // Rows that are handed over have left by ordinary stores.
   const bool may_restore = !hands_rows_over(c) || c.num_q_buffers == 1;
-  // A sequence's rows and a bias's tiles lie on a grid.
-  const bool may_follow = !c.follows_documents ||
-                          (c.has_mask_mod && !c.has_lengths && c.bias == Bias::none && packed == 1);
   // Parts leave from registers, by ordinary stores.
   const bool may_split = !is_split(c) || (c.num_q_buffers == 1 && c.num_stages_bias == 0 &&
                                           c.cluster_size == 1 && !c.has_mask_mod);
@@ -268,9 +259,9 @@ constexpr bool is_valid(const ForwardConfig& c) {
   // Turns are taken by two or more; the largest logit is the running maximum.
   const bool may_take_turns = c.num_consumers > 1 || !c.takes_turns;
   const bool may_tell = !c.writes_max_logit || c.softmax == Softmax::classic;
-  return may_pack && may_follow && may_restore && may_split && may_share_last && may_take_turns &&
-         may_tell && (c.cluster_size == 1 || may_share) && c.block_n % 16 == 0 &&
-         c.head_dim % 8 == 0 && c.head_dim_v % 8 == 0 && ring_is_deep_enough &&
+  return may_pack && may_restore && may_split && may_share_last && may_take_turns && may_tell &&
+         (c.cluster_size == 1 || may_share) && c.block_n % 16 == 0 && c.head_dim % 8 == 0 &&
+         c.head_dim_v % 8 == 0 && ring_is_deep_enough &&
          (c.num_stages_bias == 0 || may_stage_bias) &&
          (c.has_logits || (!c.has_score_mod && c.bias == Bias::none)) &&
          (!c.has_mask_mod || (c.block_n % 32 == 0 && c.trim == 0)) &&

@@ -35,8 +35,7 @@ struct Consumer {
                        kWidth = width_pv(config), kWarpgroups = config.num_consumers;
   static constexpr ptx::MmaType kType =
       config.element == Element::bf16 ? ptx::MmaType::bf16 : ptx::MmaType::f16;
-  // With key blocks that may begin before key 0.
-  static constexpr bool kHasLo = config.mask == MaskForm::interval || config.follows_documents;
+  static constexpr bool kHasLo = config.mask == MaskForm::interval;
   static constexpr bool kReadsBias = config.bias != Bias::none && config.num_stages_bias == 0,
                         kStagesBias = config.num_stages_bias > 0;
   static constexpr bool kStagesOut = config.num_q_buffers > 1;
@@ -100,9 +99,7 @@ struct Consumer {
 
   SIRDAR_DEVICE bool is_leader() const { return warp == 0 && lane == 0; }
   // Tile rows: the first of this warpgroup, and this thread's upper one.
-  SIRDAR_DEVICE int first_row(const WorkItem& of) const {
-    return (config.follows_documents ? of.first_row : of.block * kM) + 64 * warpgroup;
-  }
+  SIRDAR_DEVICE int first_row(const WorkItem& of) const { return of.block * kM + 64 * warpgroup; }
   SIRDAR_DEVICE int thread_row(const WorkItem& of) const {
     return first_row(of) + 16 * warp + lane / 4;
   }
@@ -273,8 +270,7 @@ struct Consumer {
   // Bounds of this thread's two rows, relative to its first column of key block `block`.
   SIRDAR_DEVICE ColumnBounds column_bounds(const WorkItem& of, int block) const {
     const KeyBounds<config> bounds = bounds_of(of);
-    const int first_key = config.follows_documents ? of.first_key : 0;
-    const int row = thread_row(of), origin = block * kN + first_key + 2 * (lane % 4);
+    const int row = thread_row(of), origin = block * kN + 2 * (lane % 4);
     const auto upper = [&] { return query_row<config>(row); };
     const auto lower = [&] { return query_row<config>(row + 8); };
     return {bounds.lo(upper()) - origin, bounds.hi(upper()) - origin, bounds.lo(lower()) - origin,
@@ -338,8 +334,7 @@ struct Consumer {
       if (known.tile == SeenBlock::kAll) return;
       const int row = first_row(of) + 16 * warp + lane % 16;
       SeenKeys<kN> keys;
-      keys.find(modification, of, query_row_of<config>(params, of, row),
-                known.index * kN + (config.follows_documents ? of.first_key : 0), lane);
+      keys.find(modification, of, query_row_of<config>(params, of, row), known.index * kN, lane);
       keys.keep_in(terms.seen, lane);
     }
   }
@@ -358,9 +353,8 @@ struct Consumer {
   template <int kCount>
   SIRDAR_DEVICE void change_logits(float (&s_)[kCount], const WorkItem& of, int block) const {
     if constexpr (config.has_score_mod) {
-      modify_scores<kHasOneHead>(
-          modification, of, upper_row(of), lower_row(of),
-          block * kN + (config.follows_documents ? of.first_key : 0) + 2 * (lane % 4), s_);
+      modify_scores<kHasOneHead>(modification, of, upper_row(of), lower_row(of),
+                                 block * kN + 2 * (lane % 4), s_);
     }
   }
   // All the masks there are.
@@ -393,9 +387,7 @@ struct Consumer {
     const QueryRow upper = upper_row(of), lower = lower_row(of);
     const float slope = slope_of(upper.head);
     // q_pos - k for this thread's upper row and first column.
-    const int first_key = config.follows_documents ? of.first_key : 0;
-    const int distance =
-        upper.row + of.seqlen_k - of.seqlen_q - block * kN - first_key - 2 * (lane % 4);
+    const int distance = upper.row + of.seqlen_k - of.seqlen_q - block * kN - 2 * (lane % 4);
     const int further = config.num_packed_heads == 1 ? 8 : lower.row - upper.row;
     return {{slope * unit, (kHasOneHead ? slope : slope_of(lower.head)) * unit},
             {static_cast<float>(distance), static_cast<float>(distance + further)}};
@@ -714,9 +706,7 @@ struct Consumer {
   };
   SIRDAR_DEVICE WholeBlocks whole_blocks() const {
     const KeyBounds<config> bounds = bounds_of(item);
-    const int first = config.follows_documents ? item.first_key : 0;
-    return {(bounds.lo(last_query_row(item)) - first + kN - 1) / kN,
-            (bounds.hi(first_query_row(item)) - first) / kN};
+    return {(bounds.lo(last_query_row(item)) + kN - 1) / kN, bounds.hi(first_query_row(item)) / kN};
   }
 
   // Only the blocks that something is seen of.

@@ -4,7 +4,6 @@
 // that is seen in part is written there too, once for all heads that the mask is the same for.
 #pragma once
 
-#include "cuda/sm90/document_tiles.cuh"
 #include "cuda/sm90/forward/modify.cuh"
 #include "cuda/sm90/forward/work.cuh"
 #include "ptx/memory.cuh"
@@ -16,49 +15,12 @@ namespace sirdar::sm90 {
 SIRDAR_DEVICE long long cover_index(const CoverView& cover, int batch, int head, int block) {
   return batch * cover.stride_batch + head * cover.stride_head + block;
 }
-// Its words; before them, where tiles follow documents, stands what an item is made of:
-//   first row, end of the rows, first key (WorkItem); whether another tile begins in the window
-//   the first key block that is seen, and how many from there to the last
-template <ForwardConfig config>
-SIRDAR_DEVICE CoverWord* cover_words(const ForwardParams& params, int batch, int head, int block) {
-  constexpr int kRecords = tile_records(config);
-  return params.cover.words +
-         cover_index(params.cover, batch, head, block) * (params.cover.num_words + kRecords) +
-         kRecords;
-}
-template <ForwardConfig config>
 SIRDAR_DEVICE const CoverWord* cover_words(const ForwardParams& params, const WorkItem& item) {
-  return cover_words<config>(params, item.batch, item.head, item.block);
-}
-
-// The item of a ticket's first tile or second, where tiles follow documents; by a whole warp. One
-// wait for memory: what is read next of the words comes with it into L1.
-template <ForwardConfig config>
-SIRDAR_DEVICE WorkItem tile_of(const ForwardParams& params, int lane, int ticket, int place) {
-  WorkItem item;
-  int window, batch_head;
-  place_of<config>(params, ticket, window, batch_head);
-  item.block = 2 * window + place;
-  item.batch = params.by_heads.quotient(batch_head);
-  item.head = batch_head - item.batch * params.num_heads;
-  item.q_begin = 0;
-  item.seqlen_q = params.seqlen_q;
-  item.seqlen_k = params.seqlen_k;
-  const ptx::Int4 own =
-      ptx::load_constant_int4(cover_words<config>(params, item) - tile_records(config) + lane % 8);
-  const auto from = [](int value, int owner) {
-    return static_cast<int>(ptx::shfl(static_cast<uint32_t>(value), owner));
-  };
-  item.first_row = from(own.x, 0);
-  item.end_row = from(own.y, 0);
-  item.first_key = from(own.z, 0);
-  item.first_block = from(own.x, 1);
-  item.num_blocks = from(own.y, 1);
-  return item;
+  return params.cover.words +
+         cover_index(params.cover, item.batch, item.head, item.block) * params.cover.num_words;
 }
 
 // Walks over the key blocks that something of is seen, from right to left.
-template <ForwardConfig config>
 struct CoverCursor {
   const CoverWord* words;
   int first;       // no block before this one
@@ -67,12 +29,7 @@ struct CoverCursor {
   int tiles_before = 0;
 
   SIRDAR_DEVICE CoverCursor(const ForwardParams& params, const WorkItem& item)
-      : words(cover_words<config>(params, item)), first(item.first_block) {}
-
-  // Whether another tile begins behind the item's in its window.
-  SIRDAR_DEVICE bool has_second() const {
-    return ptx::load_constant(&words[-tile_records(config)].unused) != 0;
-  }
+      : words(cover_words(params, item)), first(item.first_block) {}
 
   // The rightmost such block up to `block`; none: one before `first`.
   SIRDAR_DEVICE int next(int block) {
@@ -105,32 +62,25 @@ struct CoverCursor {
 
 // Leaves of an item's key blocks those from the first to the last of which something is seen; one
 // hidden block if there is none. By a whole warp.
-template <ForwardConfig config>
 SIRDAR_DEVICE void tighten(const ForwardParams& params, int lane, WorkItem& item) {
-  const CoverWord* words = cover_words<config>(params, item);
+  const CoverWord* words = cover_words(params, item);
   const int first = item.first_block, last = first + item.num_blocks - 1;
-  uint32_t hidden_left = ~0u, shown_right = 0;  // the least, and the largest plus 1
+  int leftmost = -1, rightmost = -1;
   SIRDAR_NO_UNROLL
-  for (int i = first / 32 + lane; i <= last / 32; i += 32) {
-    uint32_t some = ptx::load_constant(&words[i].some);
+  for (int base = first / 32; base <= last / 32; base += 32) {
+    const int i = base + lane;
+    uint32_t some = i <= last / 32 ? ptx::load_constant(&words[i].some) : 0;
     if (i == first / 32) some &= ~0u << (first % 32);
     if (i == last / 32) some &= ~0u >> (31 - last % 32);
-    if (some == 0) continue;
-    const uint32_t lowest = static_cast<uint32_t>(32 * i + ptx::lowest_bit(some));
-    hidden_left = lowest < hidden_left ? lowest : hidden_left;
-    shown_right = static_cast<uint32_t>(32 * i + ptx::highest_bit(some) + 1);
+    const uint32_t seen = ptx::ballot_sync(some != 0);  // in which lanes' words something is
+    if (seen == 0) continue;
+    const int left = ptx::lowest_bit(seen), right = ptx::highest_bit(seen);
+    const int lowest = ptx::lowest_bit(ptx::shfl(some, left));
+    if (leftmost < 0) leftmost = 32 * (base + left) + lowest;
+    rightmost = 32 * (base + right) + ptx::highest_bit(ptx::shfl(some, right));
   }
-  ptx::syncwarp();
-  SIRDAR_NO_UNROLL
-  for (int distance = 1; distance < 32; distance *= 2) {
-    const uint32_t left = ptx::shfl_xor(hidden_left, distance);
-    const uint32_t right = ptx::shfl_xor(shown_right, distance);
-    hidden_left = left < hidden_left ? left : hidden_left;
-    shown_right = right > shown_right ? right : shown_right;
-  }
-  const bool is_seen = shown_right > 0;
-  item.first_block = is_seen ? static_cast<int>(hidden_left) : first;
-  item.num_blocks = is_seen ? static_cast<int>(shown_right - hidden_left) : 1;
+  item.first_block = leftmost < 0 ? first : leftmost;
+  item.num_blocks = leftmost < 0 ? 1 : rightmost - leftmost + 1;
 }
 
 struct CoverConfig {
@@ -143,9 +93,7 @@ struct CoverConfig {
   // block][key][row].
   bool is_by_key = false;
 };
-constexpr int shared_bytes(const CoverConfig& c) {
-  return cover_shared_bytes(c.forward.follows_documents);
-}
+constexpr int shared_bytes(const CoverConfig&) { return kCoverSharedBytes; }
 
 // One thread block: what one query block sees, or some of it.
 template <CoverConfig config, class Modification>
@@ -153,14 +101,12 @@ struct CoverBlock {
   static constexpr ForwardConfig kForward = config.forward;
   static constexpr int kM = block_m(kForward), kQueryRows = block_rows(kForward),
                        kN = kForward.block_n, kWords = kN / 32,
-                       kWarps = cover_warps(config.looks_at_pairs, config.is_by_key,
-                                            kForward.follows_documents);
+                       kWarps = cover_warps(config.looks_at_pairs, config.is_by_key);
   const ForwardParams& params;
   const Modification& modification;
   int batch, head, block;
   int warp, lane;
   Rows q, k;
-  WorkItem tile_rows;  // with follows_documents: first_row, end_row, first_key
 
   SIRDAR_DEVICE CoverBlock(const ForwardParams& p, const Modification& m, int list, int query_block,
                            int thread)
@@ -172,62 +118,14 @@ struct CoverBlock {
         warp(ptx::uniform(thread / 32)),
         lane(thread % 32),
         q(rows_of<kForward>(p.cu_seqlens_q, p.seqused_q, p.seqlen_q, batch)),
-        k(rows_of<kForward>(p.cu_seqlens_k, p.seqused_k, p.seqlen_k, batch)) {
-    if constexpr (kForward.follows_documents) place_tile();
-  }
-
-  // Finds the tile's rows and where its key blocks begin, and writes both down.
-  SIRDAR_DEVICE void place_tile() {
-    const DocumentSearch<kQueryRows, kWarps> search{ptx::dynamic_shared() + kCoverSharedBytes, warp,
-                                                    lane};
-    const auto query_id = [&](int row) { return modification.query_document(batch, row); };
-    const auto key_id = [&](int key) { return modification.key_document(batch, key); };
-    const DocumentTile found = search.find(query_id, q.length, block / 2, block % 2);
-    tile_rows.first_row = found.begin;
-    tile_rows.end_row = found.end;
-    tile_rows.first_key = 0;
-    if (found.begin < found.end) {
-      const KeyBounds<kForward> bounds(params, q.length, k.length);
-      const int first =
-          search.first_with(key_id, query_id(found.begin), k.length, found.document + shift());
-      const int rest = ptx::max_of(first, bounds.lo(found.begin)) % kN;
-      if (rest > 0) tile_rows.first_key = rest - kN;
-    }
-    if (warp == 0 && lane == 0) {
-      words()[-2] = {static_cast<unsigned>(found.begin), static_cast<unsigned>(found.end),
-                     tile_rows.first_key, found.has_second ? 1 : 0};
-      if (!has_rows()) words()[-1] = {0, 0, 0, 0};
-    }
-  }
+        k(rows_of<kForward>(p.cu_seqlens_k, p.seqused_k, p.seqlen_k, batch)) {}
 
   SIRDAR_DEVICE int shift() const { return k.length - q.length; }
-  SIRDAR_DEVICE int first_row() const {
-    if constexpr (kForward.follows_documents) return tile_rows.first_row;
-    return block * kQueryRows;
-  }
-  SIRDAR_DEVICE int last_row() const {
-    if constexpr (kForward.follows_documents) return tile_rows.end_row - 1;
-    return ptx::min_of(first_row() + kQueryRows, q.length) - 1;
-  }
-  SIRDAR_DEVICE bool has_rows() const {
-    if constexpr (kForward.follows_documents) return first_row() <= last_row();
-    return first_row() < q.length;
-  }
-  SIRDAR_DEVICE int first_tile_row() const {
-    if constexpr (kForward.follows_documents) return tile_rows.first_row;
-    return block * kM;
-  }
-  // The query row of a tile row. Tile rows behind a tile that ends early see what its last row
-  // does: they have a maximum like others, and are not stored.
-  SIRDAR_DEVICE int query_of(int tile_row) const {
-    if constexpr (kForward.follows_documents) return ptx::min_of(tile_row, last_row());
-    return query_row<kForward>(tile_row);
-  }
-  SIRDAR_DEVICE int first_key(int key_block) const {
-    return key_of<kForward>(tile_rows, key_block);
-  }
+  SIRDAR_DEVICE int first_row() const { return block * kQueryRows; }
+  SIRDAR_DEVICE int last_row() const { return ptx::min_of(first_row() + kQueryRows, q.length) - 1; }
   SIRDAR_DEVICE CoverWord* words() const {
-    return cover_words<kForward>(params, batch, head, block);
+    return params.cover.words +
+           cover_index(params.cover, batch, head, block) * params.cover.num_words;
   }
   SIRDAR_DEVICE unsigned* tile(int rank) const {
     const long long index = cover_index(params.cover, batch, head, block) * params.cover.num_tiles;
@@ -235,11 +133,9 @@ struct CoverBlock {
   }
   // Whether the sequence's own bounds leave anything of a key block.
   SIRDAR_DEVICE bool is_reached(int key) const {
-    if (!has_rows()) return false;
+    if (first_row() >= q.length) return false;
     const KeyBounds<kForward> bounds(params, q.length, k.length);
-    const int first = kForward.follows_documents ? ptx::max_of(key, 0) : key;
-    return first < bounds.hi(last_row()) &&
-           ptx::min_of(key + kN, k.length) > bounds.lo(first_row());
+    return key < bounds.hi(last_row()) && ptx::min_of(key + kN, k.length) > bounds.lo(first_row());
   }
 
   // What 32 tile rows see of a key block, row by row a lane's; a row and 32 keys at a time, so that
@@ -250,7 +146,7 @@ struct CoverBlock {
     for (int word = 0; word < kWords; ++word) {
       keys[word] = modification.begin_key(batch, head, key + 32 * word + lane);
     }
-    const int row = query_of(tile_row + lane);
+    const int row = query_row<kForward>(tile_row + lane);
     const auto own = modification.begin_row(batch, head, row, row + shift());
     SIRDAR_NO_UNROLL
     for (int first = 0; first < 32; first += 4) {
@@ -270,7 +166,7 @@ struct CoverBlock {
   SIRDAR_DEVICE void store_by_lane(unsigned* tile, int row, int key,
                                    const uint32_t (&seen)[kWords]) const {
     const KeyBounds<kForward> bounds(params, q.length, k.length);
-    const int query = query_of(first_tile_row() + row);
+    const int query = query_row<kForward>(block * kM + row);
     const int lo = bounds.lo(query) - key, hi = bounds.hi(query) - key;
     uint32_t left[kWords];
     SIRDAR_UNROLL
@@ -327,12 +223,6 @@ struct CoverBlock {
   SIRDAR_DEVICE uint32_t bound(const RowBounds& rows, language::Box& box, int key) const {
     if (!is_reached(key)) return 0;
     box.k = {key, ptx::min_of(key + kN, k.length) - 1};
-    if constexpr (kForward.follows_documents) {
-      // Of what bounds hide the forward knows by itself.
-      const KeyBounds<kForward> own(params, q.length, k.length);
-      box.k = {ptx::max_of(key, own.lo(first_row())),
-               ptx::min_of(key + kN, own.hi(last_row())) - 1};
-    }
     const language::Truth truth = modification.visible_bounds(rows, box);
     return truth.may_be_true ? truth.may_be_false ? 1 : 3 : 0;
   }
@@ -353,11 +243,11 @@ struct CoverBlock {
     language::Box box{
         batch, head, {first_row(), last_row()}, {first_row() + shift(), last_row() + shift()}, {},
         lane,  32};
-    if (has_rows()) {
+    if (first_row() < q.length) {
       const auto rows = modification.begin_row_bounds(box);
       SIRDAR_NO_UNROLL
       for (int i = warp; i < 32 * count; i += kWarps) {
-        const uint32_t seen = bound(rows, box, first_key(32 * first + i));
+        const uint32_t seen = bound(rows, box, (32 * first + i) * kN);
         if (lane == 0) ptx::store_shared(found(round, i / 32) + i % 32 * 4, seen);
       }
     } else {
@@ -372,8 +262,7 @@ struct CoverBlock {
   SIRDAR_DEVICE void run_bounds() const {
     constexpr int kGroups = kM / 32, kPlaces = kWarps / kGroups;
     static_assert(kPlaces > 0);
-    int rank = 0;                      // of the next block that is seen in part
-    int leftmost = -1, rightmost = 0;  // of those that something of is seen
+    int rank = 0;  // of the next block that is seen in part
     SIRDAR_NO_UNROLL
     for (int round = 0; round * kCoverRound < params.cover.num_words; ++round) {
       const int first = round * kCoverRound;
@@ -383,27 +272,16 @@ struct CoverBlock {
       for (int i = 0; i < count; ++i) {
         CoverWord word = gather(found(round, i));
         word.tiles_before = rank;
-        if (kForward.follows_documents && word.some != 0) {
-          const int left = 32 * (first + i) + ptx::lowest_bit(word.some);
-          leftmost = leftmost < 0 ? left : leftmost;
-          rightmost = 32 * (first + i) + ptx::highest_bit(word.some);
-        }
         if (warp == 0 && lane == 0) words()[first + i] = word;
         for (uint32_t part = word.some & ~word.all; part != 0; part &= part - 1, ++rank) {
           if (rank >= params.cover.num_tiles || rank % kPlaces != warp / kGroups) continue;
           const int row = warp % kGroups * 32;
-          const int key = first_key(32 * (first + i) + ptx::lowest_bit(part));
+          const int key = (32 * (first + i) + ptx::lowest_bit(part)) * kN;
           uint32_t seen[kWords];
-          look(first_tile_row() + row, key, seen);
+          look(block * kM + row, key, seen);
           store_by_lane(tile(rank), row + lane, key, seen);
         }
       }
-    }
-    if (kForward.follows_documents && warp == 0 && lane == 0) {
-      // With nothing to see one block is walked all the same.
-      const int left = ptx::max_of(leftmost, 0);
-      words()[-1] = {static_cast<unsigned>(left), static_cast<unsigned>(rightmost - left + 1), 0,
-                     0};
     }
   }
 
@@ -463,9 +341,7 @@ SIRDAR_DEVICE void cover_keys(const ModifiedParams<Modification>& params) {
   ptx::griddepcontrol_launch_dependents();
   const int words = params.forward.cover.num_words;
   const int parts = config.looks_at_pairs ? 4 * words : config.is_by_key ? words : 1;
-  constexpr bool kFollows = config.forward.follows_documents;
-  const int blocks = params.forward.num_blocks_m * tiles_per_window(config.forward),
-            index = ptx::block_idx_x() / parts;
+  const int blocks = params.forward.num_blocks_m, index = ptx::block_idx_x() / parts;
   const CoverBlock<config, Modification> block(params.forward, params.modification, index / blocks,
                                                index % blocks, ptx::thread_idx_x());
   if constexpr (config.looks_at_pairs) {
@@ -473,7 +349,7 @@ SIRDAR_DEVICE void cover_keys(const ModifiedParams<Modification>& params) {
   } else if constexpr (config.is_by_key) {
     block.run_word(ptx::block_idx_x() % parts);
   } else {
-    if (block.has_rows() || !kFollows) block.run_bounds();
+    block.run_bounds();
   }
 }
 

@@ -127,8 +127,7 @@ struct Epilogue {
 
   // What is staged, by TMA where all of the warpgroup's rows are stored.
   SIRDAR_DEVICE void send(int row, int stored) const {
-    constexpr bool kEndsEarly = config.has_lengths || config.follows_documents;
-    const bool is_whole = !kEndsEarly || c.last_query_row(item) < stored;
+    const bool is_whole = !config.has_lengths || c.last_query_row(item) < stored;
     if (!is_whole) store_staged(row - c.lane / 4, stored);
     ptx::fence_proxy_async_shared();  // TMA reads what was staged, and writes the next item's Q
                                       // there
@@ -197,7 +196,7 @@ template <ForwardConfig config, class Modification>
 SIRDAR_DEVICE void store_statistic(const Consumer<config, Modification>& c, const RowView& view,
                                    RowPair values) {
   const WorkItem& item = c.item;
-  const int row = c.thread_row(item), stored = stored_rows<config>(c.params, item);
+  const int row = c.thread_row(item), stored = stored_rows<config>(c.params, item.batch);
   const auto place = [&](QueryRow of) {
     return static_cast<float*>(view.data) + item.batch * view.stride_batch +
            of.head * view.stride_head + (item.q_begin + of.row) * view.stride_row;
@@ -274,7 +273,7 @@ SIRDAR_DEVICE void finish_item(Consumer<config, Modification>& c, const WorkItem
     epilogue.lost = lost_rows(c.out);
   }
   epilogue.clear_empty_rows();
-  const int row = c.thread_row(item), stored = stored_rows<config>(c.params, item);
+  const int row = c.thread_row(item), stored = stored_rows<config>(c.params, item.batch);
   if constexpr (config.num_q_buffers > 1) {
     epilogue.stage();
     epilogue.send(row, stored);

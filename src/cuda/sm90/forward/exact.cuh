@@ -169,7 +169,7 @@ SIRDAR_DEVICE void restore_rows(const ForwardParams& params, const Modification&
     const float at = of_owner(reference), factor = of_owner(inverse);
     const int row = query_row<config>(first_row + place);
     // A row that sees nothing has no reference, and its result is 0 already.
-    if (row >= used_rows<config>(item) || at == kMinusInfinity) continue;
+    if (row >= item.seqlen_q || at == kMinusInfinity) continue;
     if (!has_head<config>(params, first_row + place)) continue;
     const ExactRow<config, Modification> exact(params, modification, item, first_row + place);
     exact.each_sum(scale, at, lane, [&](int column, float first, float second) {

@@ -158,9 +158,7 @@ std::vector<KernelSource> kernel_sources(const Problem& problem,
   std::vector<KernelSource> sources;
   if (!modification.is_empty()) {
     add_modification(modification, source);
-    if (config.has_mask_mod) {
-      sources.push_back(cover_source(source, problem, false, config.follows_documents));
-    }
+    if (config.has_mask_mod) sources.push_back(cover_source(source, problem));
   }
   if (is_split(config)) sources.push_back(combine_source(source));
   if (draws_tickets(config)) source.num_workspaces = kMostWorkspaces;
@@ -245,7 +243,7 @@ ForwardConfig config_of(const Plan::State& state, const Args& args) {
 }
 
 // The kernel that looks at key blocks, and the forward.
-Status run_modified(const Plan::State& state, const Compiled& compiled, const ForwardConfig& config,
+Status run_modified(const Plan::State& state, const Compiled& compiled,
                     const cuda::ContextScope& scope, cuda::Launch forward,
                     const ForwardParams& params, const Args& args, Stream stream) {
   const Result<std::vector<std::byte>> bytes =
@@ -254,8 +252,7 @@ Status run_modified(const Plan::State& state, const Compiled& compiled, const Fo
   if (params.cover.words != nullptr) {
     cuda::Launch cover;
     cover.kernel = compiled.kernels.front().get();
-    cover.grid.x =
-        static_cast<unsigned>(num_cover_blocks(params.cover, config, params.num_blocks_m));
+    cover.grid.x = static_cast<unsigned>(num_cover_blocks(params.cover, params.num_blocks_m));
     cover.problem = &state.problem;
     Status status = cuda::launch_bytes(scope, cover, bytes.value().data(), stream);
     if (!status.ok()) return status;
@@ -346,8 +343,7 @@ Status run(const Plan::State& state, const Args& args, Stream stream) {
     status = cuda::launch_bytes(scope.value(), launch, &params, stream);
   } else {
     params.cover = cover_view(state.problem, config, modification, memory);
-    status =
-        run_modified(state, *compiled.value(), config, scope.value(), launch, params, args, stream);
+    status = run_modified(state, *compiled.value(), scope.value(), launch, params, args, stream);
   }
   if (!status.ok() || !is_split(config)) return status;
   return run_combine(*compiled.value(), scope.value(), launch, config, params, stream);

@@ -15,14 +15,14 @@ namespace sirdar::sm90 {
 void add_modification(const expression::DeviceModification& modification, KernelSource& source);
 // The kernel that runs before a forward with has_mask_mod, which `forward` is the source of.
 KernelSource cover_source(const KernelSource& forward, const Problem& problem,
-                          bool is_by_key = false, bool follows_documents = false);
+                          bool is_by_key = false);
 
 // How what that kernel writes lies in memory, from `memory` on, which may be null.
 CoverView cover_view(const Problem& problem, const ForwardConfig& config,
                      const expression::DeviceModification& modification, void* memory);
 size_t cover_bytes(const CoverView& cover, const ForwardConfig& config, int num_blocks_m);
 // Thread blocks of that kernel.
-int64_t num_cover_blocks(const CoverView& cover, const ForwardConfig& config, int num_blocks_m);
+int64_t num_cover_blocks(const CoverView& cover, int num_blocks_m);
 // The most of anything that is counted in 32 bits: those, and tiles whose pairs have bits. 0 where
 // that kernel does not run.
 int64_t largest_cover_count(const Problem& problem, const ForwardConfig& config,

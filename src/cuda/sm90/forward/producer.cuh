@@ -9,12 +9,10 @@ namespace sirdar::sm90 {
 
 template <ForwardConfig config>
 struct Producer {
-  // No row. Key blocks that follow documents may begin before key 0, less than a block.
-  static constexpr int kNoRow = config.follows_documents ? -config.block_n : -1;
   // A block of V that is still to be loaded.
   struct PendingV {
-    int row = kNoRow, head = 0, batch = 0;
-    int rows_left = 0;  // to the end of the sequence
+    int row = -1, head = 0, batch = 0;  // row < 0: none
+    int rows_left = 0;                  // to the end of the sequence
   };
 
   const ForwardParams& params;
@@ -88,7 +86,7 @@ struct Producer {
   }
 
   SIRDAR_DEVICE void load_pending_v() {
-    if (pending.row <= kNoRow) return;
+    if (pending.row < 0) return;
     const uint32_t full = s.v_full(v_ring.stage);
     const bool is_cut = config.has_lengths && pending.rows_left < config.block_n;
     const uint32_t landed = is_cut ? s.v_landed() : full;
@@ -106,7 +104,7 @@ struct Producer {
     ptx::syncwarp();
     if (is_cut) clear_v_end(full);
     v_ring.advance();
-    pending.row = kNoRow;
+    pending.row = -1;
   }
 
   // Rows behind the end of a sequence belong to others, or to nobody: their weights are 0, but 0
@@ -140,7 +138,7 @@ struct Producer {
     ptx::mbarrier_arrive_expect_tx(full, 2 * block_m(config) * columns(config.head_dim));
     if constexpr (config.num_packed_heads == 1) {
       load<config.head_dim, block_m(config)>(s.q(q_ring.stage), params.q, full,
-                                             item.q_begin + first_tile_row<config>(item), item.head,
+                                             item.q_begin + item.block * block_m(config), item.head,
                                              batch_coordinate(item, params.cu_seqlens_q), once);
     } else {
       load_pack(s.q(q_ring.stage), full, item);
@@ -159,15 +157,11 @@ struct Producer {
     return config.has_lengths && cu_seqlens.data != nullptr ? 0 : item.batch;
   }
 
-  // A ticket's second tile is that of ~ticket.
-  SIRDAR_DEVICE static int ticket_of(int ticket) {
-    return config.follows_documents && ticket < 0 ? ~ticket : ticket;
-  }
   // The next ticket, the same in all lanes.
   SIRDAR_DEVICE int next_ticket(int ticket) {
     if constexpr (!config.is_persistent) return params.num_items;
     if (config.cluster_size > 1 || counter == nullptr) {
-      return ticket_of(ticket) + ptx::grid_dim_x() / config.cluster_size;
+      return ticket + ptx::grid_dim_x() / config.cluster_size;
     }
     int drawn = 0;
     if (lane == 0) drawn = ptx::grid_dim_x() + ptx::atomic_add(counter, 1);
@@ -180,13 +174,9 @@ struct Producer {
       WorkItem item;
       item.block = -1;
       while (ticket < params.num_items) {
-        if constexpr (config.follows_documents) {
-          item = tile_of<config>(params, lane, ticket_of(ticket), ticket < 0 ? 1 : 0);
-        } else {
-          item = item_of<config>(params, ticket);
-        }
-        if constexpr (config.has_mask_mod && !config.follows_documents) {
-          if (item.num_blocks > 0) tighten<config>(params, lane, item);
+        item = item_of<config>(params, ticket);
+        if constexpr (config.has_mask_mod) {
+          if (item.num_blocks > 0) tighten(params, lane, item);
         }
         if (item.num_blocks > 0) break;
         item.block = -1;
@@ -213,13 +203,10 @@ struct Producer {
                           ? params.cu_seqlens_k.data[item.batch * params.cu_seqlens_k.stride]
                           : 0;
     int next = ticket;
-    CoverCursor<config> cursor(params, item);
+    CoverCursor cursor(params, item);
     for (int j = item.num_blocks - 1; j >= 0; j = block_before(cursor, item, j)) {
-      if (j == 0) {
-        const bool has_second = config.follows_documents && ticket >= 0 && cursor.has_second();
-        next = has_second ? ~ticket : next_ticket(ticket);
-      }
-      const int row = key_of<config>(item, item.first_block + j);
+      if (j == 0) next = next_ticket(ticket);
+      const int row = (item.first_block + j) * config.block_n;
       load_k(begin + row, head, batch, known(cursor, item, item.first_block + j));
       load_pending_v();
       pending = {begin + row, head, batch, item.seqlen_k - row};
@@ -227,15 +214,14 @@ struct Producer {
     return next;
   }
 
-  SIRDAR_DEVICE SeenBlock known(CoverCursor<config>& cursor, const WorkItem& item,
-                                int block) const {
+  SIRDAR_DEVICE SeenBlock known(CoverCursor& cursor, const WorkItem& item, int block) const {
     if constexpr (!config.has_mask_mod) return {};
     cursor.next(block);
     return cursor.seen(params, item, block);
   }
 
   // The item's next block to the left, of those that are seen.
-  SIRDAR_DEVICE int block_before(CoverCursor<config>& cursor, const WorkItem& item, int j) const {
+  SIRDAR_DEVICE int block_before(CoverCursor& cursor, const WorkItem& item, int j) const {
     if constexpr (!config.has_mask_mod) return j - 1;
     return cursor.next(item.first_block + j - 1) - item.first_block;
   }

@@ -101,11 +101,10 @@ struct Restorer {
 
   SIRDAR_DEVICE void look_at(int slot) const {
     const WorkItem item = read_item<config>(params, s.info(slot));
-    const int first = first_tile_row<config>(item);
+    const int first = item.block * block_m(config);
     SIRDAR_NO_UNROLL
     for (int row = first; row < first + block_m(config); ++row) {
-      if (query_row<config>(row) >= used_rows<config>(item) || !has_head<config>(params, row))
-        continue;
+      if (query_row<config>(row) >= item.seqlen_q || !has_head<config>(params, row)) continue;
       if constexpr (is_split(config)) {
         look_at_part(item, row);
       } else {

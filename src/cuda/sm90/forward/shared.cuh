@@ -92,10 +92,6 @@ SIRDAR_DEVICE void init_barriers(const SharedAddresses<config>& s) {
 template <ForwardConfig config>
 SIRDAR_DEVICE void write_item(uint32_t info, const WorkItem& item) {
   ptx::store_shared(info, {item.block, item.batch, item.head, item.num_blocks});
-  if constexpr (config.follows_documents) {
-    ptx::store_shared(info + 16, {item.first_block, item.first_row, item.end_row, item.first_key});
-    return;
-  }
   ptx::store_shared(info + 16, {item.first_block, item.q_begin, item.seqlen_q, item.seqlen_k});
   if constexpr (has_parts(config)) ptx::store_shared(info + 32, {item.split, 0, 0, 0});
 }
@@ -115,11 +111,6 @@ SIRDAR_DEVICE WorkItem read_item(const ForwardParams& params, uint32_t info) {
   if constexpr (has_parts(config)) item.split = ptx::uniform(ptx::load_shared_int4(info + 32).x);
   if constexpr (config.mask == MaskForm::interval || config.has_mask_mod || has_parts(config)) {
     item.first_block = ptx::uniform(b.x);
-  }
-  if constexpr (config.follows_documents) {
-    item.first_row = ptx::uniform(b.y);
-    item.end_row = ptx::uniform(b.z);
-    item.first_key = ptx::uniform(b.w);
   }
   if constexpr (config.has_lengths) {
     item.q_begin = ptx::uniform(b.y);

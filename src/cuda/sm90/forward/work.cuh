@@ -26,9 +26,6 @@ struct WorkItem {
   int q_begin, seqlen_q, seqlen_k;
   int split;  // which part of the keys; of the last round's shares: 0 a whole item, < 0 one that
               // another thread block ends, > 0 one that so many others have parts of
-  // With follows_documents, where `block` counts two for each window:
-  int first_row = 0, end_row = 0;  // rows of its tile
-  int first_key = 0;               // where key block 0 begins: not behind key 0
 };
 
 // A row of a tile as its sequence counts: tile rows follow each other from block to block, and with
@@ -71,25 +68,6 @@ SIRDAR_DEVICE Rows rows_of(const IntView& cu_seqlens, const IntView& seqused, in
   return rows_in<config.has_lengths>(cu_seqlens, seqused, seqlen, batch);
 }
 
-// The first row of a tile, as tile rows count.
-template <ForwardConfig config>
-SIRDAR_DEVICE int first_tile_row(const WorkItem& item) {
-  if constexpr (config.follows_documents) return item.first_row;
-  return item.block * block_m(config);
-}
-// Where those end that take part.
-template <ForwardConfig config>
-SIRDAR_DEVICE int used_rows(const WorkItem& item) {
-  if constexpr (config.follows_documents) return item.end_row;
-  return item.seqlen_q;
-}
-// The first key of a key block.
-template <ForwardConfig config>
-SIRDAR_DEVICE int key_of(const WorkItem& item, int block) {
-  if constexpr (config.follows_documents) return item.first_key + block * config.block_n;
-  return block * config.block_n;
-}
-
 // Where the rows of a ragged sequence end, used or not: the rest of its output is zeros.
 template <ForwardConfig config>
 SIRDAR_DEVICE int stored_rows(const ForwardParams& params, int batch) {
@@ -100,13 +78,6 @@ SIRDAR_DEVICE int stored_rows(const ForwardParams& params, int batch) {
     }
   }
   return params.seqlen_q;
-}
-
-// Where the rows of an item end that it stores.
-template <ForwardConfig config>
-SIRDAR_DEVICE int stored_rows(const ForwardParams& params, const WorkItem& item) {
-  if constexpr (config.follows_documents) return item.end_row;
-  return stored_rows<config>(params, item.batch);
 }
 
 constexpr bool is_by_head(const ForwardConfig& c) {
