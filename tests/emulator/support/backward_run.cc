@@ -114,6 +114,20 @@ int64_t num_far_rows(const sm90::BackwardWorkspace& layout, const void* workspac
   return count;
 }
 
+namespace {
+
+double relative_error(const check::Expected& expected) {
+  double squares = 0, all = 0;
+  for_each_element(expected.view, [&](int64_t offset, int64_t index) {
+    const double value = expected.value[static_cast<size_t>(index)];
+    squares += std::pow(load_element(expected.view, offset) - value, 2);
+    all += value * value;
+  });
+  return std::sqrt(squares / all);
+}
+
+}  // namespace
+
 BackwardResult run_backward(const std::string& text, uint64_t seed, int num_sms, const Edit& edit) {
   const ListedKernels kernels = listed_kernels(text, "cuda.sm90.backward").value();
   const auto config = kernels.config.as<sm90::BackwardConfig>();
@@ -141,6 +155,7 @@ BackwardResult run_backward(const std::string& text, uint64_t seed, int num_sms,
   EXPECT_EQ(launch_all(kernels, steps.value(), seed, look), "");
   EXPECT_EQ(inputs.damage(), "");
   result.verdict = check::judge(oracle);
+  for (const check::Expected& one : oracle.expected) result.errors[one.name] = relative_error(one);
   return result;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -37,8 +38,9 @@ using Edit = std::function<void(check::Inputs&)>;
 
 struct BackwardResult {
   check::Verdict verdict;
-  std::string lost;      // as lost_gradients() says
-  int64_t far_rows = 0;  // whose pairs are added one by one
+  std::string lost;                      // as lost_gradients() says
+  int64_t far_rows = 0;                  // whose pairs are added one by one
+  std::map<std::string, double> errors;  // root mean squares by output, relative
 };
 
 // Of a run on `num_sms` multiprocessors, of which each takes several items where it is small.

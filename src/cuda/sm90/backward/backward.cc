@@ -98,6 +98,7 @@ size_t workspace_bytes(const Problem& problem, const Config& config) {
 // wide kernels once an item.
 int spill_bytes_known(const BackwardConfig& config) {
   if (config.has_score_mod || config.has_mask_mod) return 512;
+  if (config.keeps_remainders) return 176;
   const bool is_staged = config.num_stages_bias > 0 && !config.has_softcap;
   if (is_modified(config)) return is_staged ? 72 : 176;
   if (!is_wide(config)) return config.is_persistent ? 48 : 0;

@@ -37,6 +37,10 @@ KnobFault fault_between_fields(const BackwardConfig& c) {
   if (c.num_spare > 0 && !c.converts_early) {
     return fault("num_spare", c.num_spare, "without converts_early 0 may be");
   }
+  if (c.keeps_remainders && (c.packs_products || !may_keep_remainders(c))) {
+    return {"keeps_remainders=true",
+            "bf16 up to 128 columns whose logits have no slopes, without packs_products"};
+  }
   if (c.num_slots > num_unit_barriers(c)) {
     return fault("num_slots", c.num_slots,
                  fmt::format("1 to {} may be, for more are never filled", num_unit_barriers(c)));

@@ -33,11 +33,12 @@ struct BackwardConfig {
   bool converts_early = false;
   int num_spare = 0;
   MaskForm mask = MaskForm::full;
-  bool is_deterministic = true;  // dQ is added up in one order, whatever runs when
-  bool has_lengths = false;      // lengths differ by sequence: cu_seqlens, seqused
-  bool has_chunks = false;       // chunks of whole tiles and key blocks are walked as sequences
-  bool packs_products = false;   // dS = P (dP - delta) in 16 bits instead of fp32
-  bool has_softcap = false;      // what logits are made of besides scores
+  bool is_deterministic = true;   // dQ is added up in one order, whatever runs when
+  bool has_lengths = false;       // lengths differ by sequence: cu_seqlens, seqused
+  bool has_chunks = false;        // chunks of whole tiles and key blocks are walked as sequences
+  bool packs_products = false;    // dS = P (dP - delta) in 16 bits instead of fp32
+  bool keeps_remainders = false;  // dS of P as it was before rounding (remainders.cuh); bf16
+  bool has_softcap = false;       // what logits are made of besides scores
   bool has_alibi = false;
   Bias bias = Bias::none;
   int num_stages_bias = 0;     // tiles of it that TMA brings; 0: dK and dV's warpgroups read it
@@ -72,6 +73,7 @@ constexpr void fields(C& c, Visit visit) {
   visit("has_lengths", c.has_lengths);
   visit("has_chunks", c.has_chunks);
   visit("packs_products", c.packs_products);
+  visit("keeps_remainders", c.keeps_remainders);
   visit("has_softcap", c.has_softcap);
   visit("has_alibi", c.has_alibi);
   visit("bias", c.bias);
@@ -115,6 +117,11 @@ constexpr bool draws_items(const BackwardConfig& c) { return c.is_persistent && 
 
 // P and dS times powers of two, which fp16 needs (peaks.cuh).
 constexpr bool is_scaled(const BackwardConfig& c) { return c.element == Element::fp16; }
+
+// Registers have room for what rounding takes from P where nothing else waits for dP, and P stays.
+constexpr bool may_keep_remainders(const BackwardConfig& c) {
+  return c.element == Element::bf16 && !is_wide(c) && !has_slopes(c);
+}
 
 // Whether results that are not finite are looked at again (restore.cuh): where pairs of a tile are
 // hidden, a bias of -inf and an expression that does not look at the score among what hides; where

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cuda/sm90/backward/far_rows.cuh"
+#include "cuda/sm90/backward/remainders.cuh"
 #include "cuda/sm90/backward/restore.cuh"
 #include "cuda/sm90/backward/walk.cuh"
 #include "cuda/sm90/fragment.cuh"
@@ -117,10 +118,11 @@ SIRDAR_DEVICE uint32_t convert_tile(const BackwardParams& params, const QueryTil
     for (int sum = 0; sum < kSums; ++sum) {
       if (adders[sum] > 0) add<config>(values, sums + sum * (kUnits * kUnitFloats));
     }
+    const float scale = params.scale * (1 / weight_factor(config));
     uint32_t words[16];  // columns 8 i + 2 (lane % 4) of row r, then of row r + 8
     SIRDAR_UNROLL
     for (int i = 0; i < 8; ++i) {
-      const auto value = [&](int n) { return values[4 * i + n] * params.scale; };
+      const auto value = [&](int n) { return values[4 * i + n] * scale; };
       words[i] = pack<config.element>(value(0), value(1));
       words[8 + i] = pack<config.element>(value(2), value(3));
     }

@@ -50,18 +50,18 @@ struct KeyGradient : KeyRows<config, Modification> {
   SIRDAR_DEVICE void hand_over_products(const Place& place) {
     SIRDAR_UNROLL
     for (int i = 0; i < kM / 4; ++i) {
-      products[i] = this->product(i, has_slopes(config) ? products[i] : weights[i]);
+      products[i] = this->product(i, has_slopes(config) ? products[i] : weights[i], products[i]);
     }
     this->hand_over(products, place.ds);
   }
 
-  // Where weights have slopes, products are those until dP^T is there.
+  // Until dP^T is there products are what is kept of weights: those times slopes, or remainders.
   SIRDAR_DEVICE void take(const KeyBlock& block, const KeyWalk<config>& walk, const Place& place,
                           const AskedTile<config>& asked) {
     if constexpr (is_modified(config)) {
       this->take_modified(block, walk, s.lse(place.q.stage), asked, weights, products);
     } else {
-      this->take_weights(block, tile_of(walk), weights);
+      this->take_weights(block, tile_of(walk), weights, products);
     }
   }
 

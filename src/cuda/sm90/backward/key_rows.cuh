@@ -5,6 +5,7 @@
 #include "cuda/sm90/backward/items.cuh"
 #include "cuda/sm90/backward/lost.cuh"
 #include "cuda/sm90/backward/modify.cuh"
+#include "cuda/sm90/backward/remainders.cuh"
 #include "cuda/sm90/backward/shared.cuh"
 #include "cuda/sm90/backward/walk.cuh"
 #include "cuda/sm90/fragment.cuh"
@@ -139,13 +140,24 @@ struct KeyRows : ScaleFactor<is_scaled(config)> {  // from P times 2^15 to what 
     if constexpr (is_scaled(config)) {
       return ptx::exp2_approx(ptx::fma_of(logit, params.scale_log2, kWeightExponent));
     }
+    if constexpr (config.keeps_remainders) {
+      return ptx::exp2_approx(ptx::fma_of(logit, params.scale_log2, kCutExponent));
+    }
     return ptx::exp2_approx(logit * params.scale_log2);
   }
-  SIRDAR_DEVICE void take_weights(const KeyBlock& block, int tile, uint32_t (&weights)[kM / 4]) {
+  // `kept`: with keeps_remainders, what rounding took.
+  SIRDAR_DEVICE void take_weights(const KeyBlock& block, int tile, uint32_t (&weights)[kM / 4],
+                                  uint32_t (&kept)[kM / 4]) {
     hide(block, tile);
     SIRDAR_UNROLL
     for (int i = 0; i < kM / 4; ++i) {
-      weights[i] = pack<config.element>(weight(score[2 * i]), weight(score[2 * i + 1]));
+      const float low = weight(score[2 * i]), high = weight(score[2 * i + 1]);
+      if constexpr (config.keeps_remainders) {
+        weights[i] = upper_halves(low, high);
+        kept[i] = lower_halves(low, high);
+      } else {
+        weights[i] = pack<config.element>(low, high);
+      }
     }
   }
 
@@ -198,20 +210,20 @@ struct KeyRows : ScaleFactor<is_scaled(config)> {  // from P times 2^15 to what 
     bias_ring.advance();
   }
 
-  // take_weights() of scores that are modified. `sloped`: where logits have slopes, the weights
+  // take_weights() of scores that are modified. `kept`: where logits have slopes, the weights
   // times those. Weights of pairs that are not seen are 0, whatever their scores.
   SIRDAR_DEVICE void take_modified(const KeyBlock& block, const KeyWalk<config>& walk,
                                    uint32_t starts, const AskedTile<config>& asked,
-                                   uint32_t (&weights)[kM / 4], uint32_t (&sloped)[kM / 4]) {
+                                   uint32_t (&weights)[kM / 4], uint32_t (&kept)[kM / 4]) {
     const TilePlace at = place_in(block, walk);
     starts += 8 * (lane % 4);
     if constexpr (config.num_stages_bias > 0) {
       wait_for_bias();
       const BiasStage<config> bias(s.bias(bias_ring.stage, half), warp, lane);
-      make_weights<config>(params, modification, at, bias, score, starts, weights, sloped);
+      make_weights<config>(params, modification, at, bias, score, starts, weights, kept);
       give_back_bias();
     } else {
-      make_weights<config>(params, modification, at, asked.bias, score, starts, weights, sloped);
+      make_weights<config>(params, modification, at, asked.bias, score, starts, weights, kept);
     }
     const BackwardBounds<config> bounds = bounds_of<config>(params, block.sequence);
     SeenQueries<kM> seen;
@@ -236,10 +248,11 @@ struct KeyRows : ScaleFactor<is_scaled(config)> {  // from P times 2^15 to what 
       show_bounds();
     }
     seen.clear(weights);
-    if constexpr (has_slopes(config)) seen.clear(sloped);
+    if constexpr (has_slopes(config) || config.keeps_remainders) seen.clear(kept);
   }
 
-  SIRDAR_DEVICE uint32_t product(int i, uint32_t pair) const {
+  // `kept`: what take_weights() keeps, if it does.
+  SIRDAR_DEVICE uint32_t product(int i, uint32_t pair, uint32_t kept = 0) const {
     constexpr bool kIsBf16 = config.element == Element::bf16;
     if constexpr (config.packs_products) {
       float low = score[2 * i], high = score[2 * i + 1];
@@ -250,8 +263,13 @@ struct KeyRows : ScaleFactor<is_scaled(config)> {  // from P times 2^15 to what 
       const uint32_t dp = pack<config.element>(low, high);
       return kIsBf16 ? ptx::multiply_bf16x2(pair, dp) : ptx::multiply_f16x2(pair, dp);
     }
-    // The weights as they were rounded: an fp32 copy has no registers.
-    FloatPair weight = unpack<config.element>(pair);
+    // An fp32 copy of the weights has no registers.
+    FloatPair weight;
+    if constexpr (config.keeps_remainders) {
+      weight = join_halves(pair, kept);
+    } else {
+      weight = unpack<config.element>(pair);
+    }
     if constexpr (is_scaled(config)) {
       weight.low *= this->factor;
       weight.high *= this->factor;
@@ -302,7 +320,7 @@ struct KeyRows : ScaleFactor<is_scaled(config)> {  // from P times 2^15 to what 
     if constexpr (is_scaled(config)) {
       return params.scale * inverse_of(this->factor * kWeightScale);
     }
-    return params.scale;
+    return params.scale * (1 / weight_factor(config));
   }
 
   // For convert(): keys whose gradients are not finite.

@@ -4,6 +4,7 @@
 
 #include "cuda/expression/modification.cuh"
 #include "cuda/sm90/backward/peaks.cuh"
+#include "cuda/sm90/backward/remainders.cuh"
 #include "cuda/sm90/backward/walk.cuh"
 #include "cuda/sm90/forward/soft_cap.h"
 #include "cuda/sm90/fragment.cuh"
@@ -204,6 +205,9 @@ struct TileLogits {
     if constexpr (is_scaled(config)) {
       return ptx::fma_of(score, params.scale_log2, kWeightExponent);
     }
+    if constexpr (config.keeps_remainders) {
+      return ptx::fma_of(score, params.scale_log2, kCutExponent);
+    }
     return score * params.scale_log2;
   }
 
@@ -251,7 +255,7 @@ struct TileLogits {
   template <bool kSaturates>
   SIRDAR_DEVICE void make(const float (&score)[config.block_m / 2], uint32_t starts,
                           uint32_t (&weights)[config.block_m / 4],
-                          uint32_t (&sloped)[config.block_m / 4]) {
+                          uint32_t (&kept)[config.block_m / 4]) {
     const auto upper_key = begin_key(at.key), lower_key = begin_key(at.key + 8);
     SIRDAR_UNROLL
     for (int group = 0; group < config.block_m / 8; ++group) {
@@ -270,32 +274,37 @@ struct TileLogits {
             weight<kSaturates>(score[2 * word], start.x, 2 * word, first_row, of_key);
         const Weight second =
             weight<kSaturates>(score[2 * word + 1], start.y, 2 * word + 1, second_row, of_key);
+        if constexpr (config.keeps_remainders) {
+          weights[word] = upper_halves(first.plain, second.plain);
+          kept[word] = lower_halves(first.plain, second.plain);
+          continue;
+        }
         weights[word] = pack<config.element>(first.plain, second.plain);
         if constexpr (has_slopes(config)) {
-          sloped[word] = pack<config.element>(first.sloped, second.sloped);
+          kept[word] = pack<config.element>(first.sloped, second.sloped);
         }
       }
     }
   }
 };
 
-// Score registers to words of weights, and with slopes to words of weights times those. `starts`:
-// in shared memory, what the exponents of the thread's queries begin with.
+// Score registers to words of weights. `kept`: with slopes words of weights times those, or what
+// rounding took. `starts`: in shared memory, what the exponents of the thread's queries begin with.
 template <BackwardConfig config, class Modification>
 SIRDAR_DEVICE void make_weights(const BackwardParams& params, const Modification& modification,
                                 const TilePlace& at, const BiasSource<config>& bias,
                                 const float (&score)[config.block_m / 2], uint32_t starts,
                                 uint32_t (&weights)[config.block_m / 4],
-                                uint32_t (&sloped)[config.block_m / 4]) {
+                                uint32_t (&kept)[config.block_m / 4]) {
   TileLogits<config, Modification> logits(params, modification, at, bias);
   if constexpr (config.has_softcap) {
     const float factor = ptx::absolute(params.softcap_factor);
     if (!ptx::any_sync(largest_of(score) * factor > kCapFar.limit)) {
-      logits.template make<false>(score, starts, weights, sloped);
+      logits.template make<false>(score, starts, weights, kept);
       return;
     }
   }
-  logits.template make<true>(score, starts, weights, sloped);
+  logits.template make<true>(score, starts, weights, kept);
 }
 
 struct RowRange {

@@ -42,7 +42,7 @@ struct ValueGradient : KeyRows<config, Modification> {
     } else {
       this->arrive_each(s.q_empty(q_ring.stage));
       q_ring.advance();
-      this->take_weights(block, tile_of(tiles), weights);
+      this->take_weights(block, tile_of(tiles), weights, sloped);
     }
     const uint32_t(&given)[kM / 4] = has_slopes(config) ? sloped : weights;
     ptx::mbarrier_wait(s.weights_empty(weights_ring.stage), weights_ring.parity ^ 1);
