@@ -1,19 +1,20 @@
 """Times Sirdar's forward or backward with masks and score modifications on one GPU.
 
     python3 bench/modifications_cuda.py build/release/libsirdar.so [--backward] [--rounds 4]
-        [--only alibi,bias] [--dtype bf16] [--seqlen 8192] [--against OTHER.so]
+        [--only alibi,bias] [--dtype bf16] [--seqlen 8192] [--against OTHER.so]...
         [--knobs "draws_items=false;order=by_head block_n=64"]
 
 16,384 rows in sequences of 8192, H16 D128, random normal. TFLOP/s count the visible pairs alone. Problems
 take turns call by call in random order, L2 is flushed before every call, the median counts. A small problem
 of each kind is compared with float64 first, and a wrong one ends the run; of the backward two runs must
 have the same bits. "apart" is the same number of visible pairs without the modification, as sequences in a batch. Each
-is timed again with another library, and with each list of knobs; lists are parted by semicolons.
+is timed again with other libraries, and with each list of knobs; lists are parted by semicolons.
 """
 
 import argparse
 import itertools
 import math
+import pathlib
 import random
 import statistics
 
@@ -169,14 +170,14 @@ def main():
     parser.add_argument("--only", help="names, comma by comma")
     parser.add_argument("--dtype", choices=list(DTYPES), default=Case.dtype)
     parser.add_argument("--seqlen", type=int, default=SEQLEN, help="a multiple of 1024")
-    parser.add_argument("--against", help="another library")
+    parser.add_argument("--against", action="append", default=[], help="another library")
     parser.add_argument("--knobs", help='lists of "name=value" words')
     arguments = parser.parse_args()
     library = Library(arguments.library)
     Case.dtype = arguments.dtype
     variants = {"": (library, ())}
-    if arguments.against:
-        variants[" (other library)"] = (Library(arguments.against), ())
+    for other in arguments.against:
+        variants[f" ({pathlib.Path(other).name})"] = (Library(other), ())
     for words in (arguments.knobs or "").split(";"):
         if words.split():
             variants[f" ({words.strip()})"] = (library, words.split())
