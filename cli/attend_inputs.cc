@@ -39,7 +39,7 @@ class Builder {
     inputs_.is_bhsd = layout == "bhsd";
     if (flags_.dtype) {
       const Result<DType> dtype = parse_dtype(*flags_.dtype);
-      if (!dtype.ok() || !row_of(dtype.value()).is_float()) {
+      if (!dtype.ok() || !row_of(dtype.value()).is_float() || dtype.value() == DType::fp8_e5m2) {
         return bad_flag("--dtype", fmt::format("'{}' is not a type to compute in; use fp32, bf16, "
                                                "fp16 or fp8_e4m3.",
                                                *flags_.dtype));

@@ -98,7 +98,7 @@ void print_row(const BenchResult& result) {
                result.naive_library.empty() ? "" : "; naive by ", result.naive_library);
   }
   if (!result.is_exact)
-    fmt::print("  only the data tell how much is visible, and counting it takes too long\n");
+    fmt::print("  rates are not known: counting what the masks show takes too long\n");
   if (!result.naive_refusal.empty()) fmt::print("  not compared: {}\n", result.naive_refusal);
 }
 

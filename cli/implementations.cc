@@ -36,20 +36,25 @@ bool names_file(const std::string& word) {
 
 // A suite has one problem a line; # starts a comment.
 Status read_suite(const std::string& path, std::vector<Problem>& problems) {
+  std::error_code error;
+  const std::filesystem::file_status kind = std::filesystem::status(path, error);
+  if (std::filesystem::exists(kind) && !std::filesystem::is_regular_file(kind))
+    return bad_flag(
+        "PROBLEM",
+        fmt::format("{} is {}; name a file of problem strings.", path,
+                    std::filesystem::is_directory(kind) ? "a directory" : "no regular file"));
   std::ifstream file(path);
   if (!file) {
     return bad_flag(
         "PROBLEM",
         fmt::format("the suite {} cannot be read; name a file of problem strings.", path));
   }
-  std::error_code error;
-  if (std::filesystem::is_directory(path, error))
-    return bad_flag("PROBLEM",
-                    fmt::format("{} is a directory; name a file of problem strings.", path));
   const size_t before = problems.size();
   int64_t number = 0;
   for (std::string line; std::getline(file, line);) {
     ++number;
+    constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";  // some editors begin files so
+    if (number == 1 && line.starts_with(kByteOrderMark)) line.erase(0, kByteOrderMark.size());
     line = line.substr(0, line.find('#'));
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     Status status = add_problem(line, fmt::format("{}:{}", path, number), problems);

@@ -16,7 +16,7 @@ Status InputTensors::read(std::string_view flag, const std::string& file, Role r
   const int rank = static_cast<int>(array.value().shape.size());
   if (std::ranges::find(ranks, rank) == ranks.end()) {
     return bad_flag(
-        flag, fmt::format("shape {} has {} axes; {} are needed.",
+        flag, fmt::format("shape {} has {} axes; it needs {}.",
                           io::print_shape(array.value().shape), rank, fmt::join(ranks, " or ")));
   }
   array = converted(flag, std::move(array).value(), role);

@@ -236,7 +236,12 @@ Result<int> clear_entries(const fs::path& dir) {
     if (error && !first) first = error;
     if (!error && is_entry) ++count;
   });
-  if (first) return unwritable(dir, first.value());
+  if (first)
+    return Status(StatusCode::invalid_argument,
+                  fmt::format("cache_dir: {} has entries that cannot be removed ({}); let whoever "
+                              "owns them do it.",
+                              dir.string(), first.message()),
+                  "cache_dir");
   return count;
 }
 

@@ -61,7 +61,9 @@ void add_roofline(const Plan::State& state, const Cost& cost, Sheet& sheet) {
   }
   // What hidden pairs would cost is no bound from below.
   if (!cost.is_exact) {
-    sheet.line("roofline", "not known: only the data tell how much is visible");
+    sheet.line("roofline",
+               "not known: what lengths, documents, masks and expressions hide is not counted "
+               "here; `sirdar bench` counts it");
     return;
   }
   const bool by_flops = cost.flops / peaks->flops_per_s >= cost.bytes() / peaks->bytes_per_s;

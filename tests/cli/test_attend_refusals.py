@@ -57,6 +57,7 @@ CASES = {
     "dropout offset is text": ([*INPUTS, "--dropout", "0.5,1,x"], ["--dropout", "OFFSET 'x'"]),
     "dtype": ([*INPUTS, "--dtype", "fp31"], ["--dtype", "fp31", "bf16"]),
     "integers as dtype": ([*INPUTS, "--dtype", "int32"], ["--dtype", "int32"]),
+    "e5m2 as dtype": ([*INPUTS, "--dtype", "fp8_e5m2"], ["--dtype", "fp8_e5m2", "fp8_e4m3"]),
     "float64 without dtype": (["--q", "double.npy", "--k", "k.npy", "--v", "v.npy"],
                               ["--q", "fp64", "--dtype"]),
     "complex": (["--q", "complex.npy", "--k", "k.npy", "--v", "v.npy"], ["--q", "descr"]),

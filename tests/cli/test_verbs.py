@@ -105,11 +105,18 @@ def test_what_is_no_suite_is_said(sirdar, verb):
     (sirdar.folder / "problems").write_text("fwd s64\n")
     (sirdar.folder / "comments.txt").write_text("# fwd s64\n\n  # more\n")
     (sirdar.folder / "empty.txt").write_text("")
+    os.mkfifo(sirdar.folder / "pipe.txt")
     for word in ("kernels", "d", "problems"):
         sirdar.refused(verb, word, says=[f"'{word}' is neither a problem string nor a suite", ".txt"])
     sirdar.refused(verb, "suite.txt", says="suite.txt is a directory")
+    sirdar.refused(verb, "pipe.txt", says="pipe.txt is no regular file")
     sirdar.refused(verb, "comments.txt", says=["comments.txt has no problem in its 3 lines", "only comments"])
     sirdar.refused(verb, "empty.txt", says="empty.txt has no problem in its 0 lines;")
+    # A mark of an editor and the line ends of another system are no part of a problem.
+    (sirdar.folder / "marked.txt").write_bytes(b"\xef\xbb\xbf# sizes\r\nfwd s64\r\nfwd s-1\r\n")
+    sirdar.refused(verb, "marked.txt", says="marked.txt:3: problem: 's-1'")
+    (sirdar.folder / "marked.txt").write_bytes(b"\xef\xbb\xbffwd s-1")
+    sirdar.refused(verb, "marked.txt", says="marked.txt:1: problem: 's-1' at column 5")
     sirdar.refused(verb, "kernls", says="kernls")  # nothing of that name: the problem string's own words
 
 
@@ -156,7 +163,7 @@ def test_a_bound_is_said_only_where_it_is_one(sirdar):
         found = json.loads(sirdar.ok("explain", problem, "--device", "h200", "--json").out)
         text = sirdar.ok("explain", problem, "--device", "h200").out
         assert found["is_exact"] == exact == (found["roofline_seconds"] is not None)
-        assert exact == ("ms at least" in text) == ("not known: only the data" not in text)
+        assert exact == ("ms at least" in text) == ("not known: what lengths" not in text)
         assert exact == ("at most " not in text and "about " not in text)
     # One row of 512 keys sees 10: two rows of 64 numbers of 2 bytes, and 10 of K and of V.
     found = json.loads(sirdar.ok("explain", "fwd sq1 sk512 d64 bf16 window:9,0", "--device", "h200", "--json").out)
