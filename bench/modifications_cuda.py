@@ -7,8 +7,9 @@
 16,384 rows in sequences of 8192, H16 D128, random normal. TFLOP/s count the visible pairs alone. Problems
 take turns call by call in random order, L2 is flushed before every call, the median counts. A small problem
 of each kind is compared with float64 first, and a wrong one ends the run; of the backward two runs must
-have the same bits. "apart" is the same number of visible pairs without the modification, as sequences in a batch. Each
-is timed again with other libraries, and with each list of knobs; lists are parted by semicolons.
+have the same bits. "apart" is the same number of visible pairs without the modification, as sequences in a
+batch ("chunk apart" for documents of 1024, too). Each is timed again with other libraries, and with each list
+of knobs; lists are parted by semicolons.
 """
 
 import argparse
@@ -49,8 +50,8 @@ def modifications(seqlen, batch=BATCH):
     noise = torch.rand(seqlen, seqlen, device="cuda") < 0.5
     slopes = torch.tensor([2.0 ** (-(h + 1) / 2) for h in range(HEADS)], device="cuda")
 
-    def documents(count):
-        ids = (position // document_rows(seqlen, count)).int()[None].repeat(batch, 1)
+    def documents(rows):
+        ids = (position // rows).int()[None].repeat(batch, 1)
         seen = causal & (ids[:, :, None] == ids[:, None])[0]
         tensors = {"document_q": lambda: ids, "document_k": lambda: ids}
         return Modification(" causal document", seen, tensors)
@@ -73,7 +74,8 @@ def modifications(seqlen, batch=BATCH):
         "chunk": Modification(
             " causal chunk:1024", causal & (position[:, None] // 1024 == position[None] // 1024)
         ),
-        "documents": documents(DOCUMENTS),
+        "documents": documents(document_rows(seqlen, DOCUMENTS)),
+        "documents of 1024": documents(min(1024, seqlen // 4)),
         "boolean": Modification(" mask:qk", causal, {"mask": lambda: causal[None, None]}),
         "random boolean": Modification(" mask:qk", noise, {"mask": lambda: noise[None, None]}),
         "prefix": Modification(

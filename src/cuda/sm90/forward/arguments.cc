@@ -80,8 +80,10 @@ void add_work(const Problem& problem, const ForwardConfig& config, ForwardParams
       (num_blocks_m(problem, config) + config.cluster_size - 1) / config.cluster_size;
   const int64_t heads = problem.batch * params.num_heads;
   params.num_items = static_cast<int>(params.num_blocks_m * heads);
-  const int64_t bytes =
-      2 * std::max<int64_t>(problem.seqlen_k, 1) * (problem.head_dim + problem.value_dim());
+  // Of a head as many keys as a query sees at most: blocks at work at one time see few others.
+  const int64_t span = int64_t{params.window_left} + params.window_right + 1;
+  const int64_t keys = std::min({problem.seqlen_k, span, int64_t{params.chunk}});
+  const int64_t bytes = 2 * std::max<int64_t>(keys, 1) * (problem.head_dim + problem.value_dim());
   const bool is_wide = std::max(problem.head_dim, problem.value_dim()) > 128;
   const int64_t section_bytes =
       is_wide && bytes >= kSectionBytes ? kLargeSectionBytes : kSectionBytes;
