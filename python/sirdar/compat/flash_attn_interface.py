@@ -7,8 +7,8 @@ import torch
 from .. import _problem
 from .. import torch as _with_torch
 from ..torch import _core
+from ._cache import Descale, with_kvcache
 from ._common import (
-    Descale,
     NoBackward,
     check_gradients,
     check_hints,
@@ -21,7 +21,6 @@ from ._common import (
     wants_gradient,
     whole,
     window_of,
-    with_kvcache,
     written,
 )
 from ..torch._attention import check_tensor

@@ -7,6 +7,7 @@ import torch
 
 from ... import torch as _with_torch
 from ...torch import _core
+from .._cache import with_kvcache
 from .._common import (
     NoBackward,
     check_gradients,
@@ -20,7 +21,6 @@ from .._common import (
     wants_gradient,
     whole,
     window_of,
-    with_kvcache,
 )
 from .._dropout import signed_weights
 from .._words import in_words
