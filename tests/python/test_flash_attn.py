@@ -116,6 +116,17 @@ def test_padded_batches_round_trip(draw):
     assert padded[~mask].eq(0).all()
 
 
+def test_einops_by_way_of_bert_padding():
+    """As verl has it: from flash_attn.bert_padding import index_first_axis, pad_input, rearrange, unpad_input."""
+    einops = pytest.importorskip("einops")
+    assert bert_padding.rearrange is einops.rearrange and bert_padding.repeat is einops.repeat
+    ids = torch.arange(10).view(2, 5)
+    flat = bert_padding.rearrange(ids.unsqueeze(-1), "b s ... -> (b s) ...")
+    assert bert_padding.index_first_axis(flat, torch.tensor([7, 2])).tolist() == [[7], [2]]
+    with pytest.raises(AttributeError, match="no attribute 'reduce'"):
+        bert_padding.reduce
+
+
 def test_dropout_is_shown_by_the_signs_of_the_weights(draw):
     q, k, v = draw(2, 37, 4, 16), draw(2, 50, 2, 16), draw(2, 50, 2, 16)
     out, _, weights = flash_attn.flash_attn_func(

@@ -93,3 +93,13 @@ def unpad_input_for_concatenated_sequences(hidden_states, attention_mask_in_leng
     indices = torch.nonzero(kept.flatten(), as_tuple=False).flatten()
     starts, longest = _ends(lengths[lengths > 0].to(torch.int32))
     return hidden_states.flatten(0, 1)[indices], indices, starts, longest
+
+
+def __getattr__(name):
+    """rearrange and repeat of einops, which is a requirement of flash-attn and not of this library: some import them from
+    here."""
+    if name in ("rearrange", "repeat"):
+        import einops
+
+        return getattr(einops, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
