@@ -401,11 +401,11 @@ import flash_attn, flash_attn_2_cuda, flash_attn_interface, flash_attn_config
 from flash_attn import flash_attn_func, __version__
 from flash_attn.bert_padding import pad_input, unpad_input
 from flash_attn.layers.rotary import apply_rotary_emb
-from flash_attn.flash_attn_interface import flash_attn_gpu, _flash_attn_varlen_backward
+from flash_attn.flash_attn_interface import flash_attn_cuda, flash_attn_gpu, FlashAttnFunc, _flash_attn_varlen_backward
 import importlib.metadata, importlib.util
 assert importlib.metadata.version("flash_attn") == importlib.metadata.version("flash-attn") == __version__
 assert importlib.util.find_spec("flash_attn") and importlib.util.find_spec("flash_attn_interface")
-assert flash_attn_gpu is flash_attn_2_cuda and flash_attn_func.__module__.startswith("sirdar.compat")
+assert flash_attn_cuda is flash_attn_gpu is flash_attn_2_cuda and flash_attn_func.__module__.startswith("sirdar.compat")
 sirdar.compat.uninstall()
 assert importlib.util.find_spec("flash_attn") is None
 """

@@ -409,3 +409,5 @@ from ._autograd import (  # noqa: E402,F401
     FlashAttnVarlenKVPackedFunc,
     FlashAttnVarlenQKVPackedFunc,
 )
+
+flash_attn_cuda = flash_attn_gpu  # its name in earlier releases, by which some ask whether all is well
