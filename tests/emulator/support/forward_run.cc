@@ -116,6 +116,7 @@ void ForwardRun::fill_params() {
   p.num_items = p.num_blocks_m * problem.batch * problem.num_heads;
   p.section_heads = problem.num_heads;
   p.num_sections = problem.batch - 1;
+  p.short_blocks = ends_with_short_blocks(config_) ? (p.num_blocks_m + 2) / 4 : 0;
   add_divisors(p);
   p.window_left = problem.window_left < 0 ? sm90::kNoBound : problem.window_left;
   p.window_right = problem.is_causal || problem.window_left >= 0 ? 0 : sm90::kNoBound;

@@ -15,6 +15,8 @@ namespace {
 // keys a small one would be a single head, with fewer query blocks than there are multiprocessors.
 constexpr int64_t kSectionBytes = int64_t{4} << 20, kLargeSectionBytes = int64_t{16} << 20,
                   kLastSectionBytes = int64_t{32} << 20;
+// Query blocks of a sequence from which on the shortest eighth comes last.
+constexpr int kLeastBlocksWithShort = 16;
 
 struct NamedSpec {
   const char* name;  // the argument's, for messages
@@ -70,6 +72,17 @@ Status add_maps(const Problem& problem, const ForwardConfig& config, const Args&
   return cuda::make_tensor_map(bias_spec(args.bias, 64), "bias", params.bias_map);
 }
 
+// Of each head: the first ones, which are the shortest, where they see few of its keys.
+int num_short_blocks(const Problem& problem, const ForwardConfig& config, int num_blocks_m) {
+  const bool is_top_left = problem.mask.alignment == Alignment::top_left;
+  const int64_t first_keys = is_top_left ? 0 : problem.seqlen_k - problem.seqlen_q;
+  const bool is_enough = num_blocks_m >= kLeastBlocksWithShort;
+  if (!ends_with_short_blocks(config) || !is_enough || 8 * first_keys > problem.seqlen_k) return 0;
+  return num_blocks_m / 8;
+}
+
+}  // namespace
+
 void add_work(const Problem& problem, const ForwardConfig& config, ForwardParams& params) {
   params.num_heads = num_packs(problem, config);
   params.heads_per_pack = heads_per_pack(problem, config);
@@ -93,9 +106,12 @@ void add_work(const Problem& problem, const ForwardConfig& config, ForwardParams
   params.section_heads = static_cast<int>(has_sections ? std::min(section, heads) : heads);
   params.num_sections =
       has_sections && heads > last ? static_cast<int>((heads - last) / params.section_heads) : 0;
+  params.short_blocks = num_short_blocks(problem, config, params.num_blocks_m);
   add_divisors(params);
   params.num_items *= config.num_splits;
 }
+
+namespace {
 
 void add_rows(const Problem& problem, const Args& args, ForwardParams& params) {
   const Extents query = query_extents(problem, args), key = key_extents(problem, args);

@@ -21,6 +21,9 @@ bool draws_tickets(const ForwardConfig& config);
 // Ok, or which of the tensors TMA cannot reach, and why: addresses and strides are the caller's.
 Status check_reach(const Problem& problem, const ForwardConfig& config, const Args& args);
 
+// Which items there are, and in which order; the mask is there.
+void add_work(const Problem& problem, const ForwardConfig& config, ForwardParams& params);
+
 // The arguments must have been validated. Refuses what check_reach() does. `counter` is null unless
 // draws_tickets().
 Result<ForwardParams> make_params(const Problem& problem, const ForwardConfig& config,

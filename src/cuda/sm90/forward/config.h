@@ -104,6 +104,11 @@ constexpr void fields(C& c, Visit visit) {
   visit("writes_max_logit", c.writes_max_logit);
 }
 
+// Whether the shortest query blocks of all heads may come behind all sections.
+constexpr bool ends_with_short_blocks(const ForwardConfig& c) {
+  return c.mask == MaskForm::upper && !c.has_mask_mod && c.order == Order::in_sections;
+}
+
 constexpr int block_m(const ForwardConfig& c) { return 64 * c.num_consumers; }
 // Query rows of an item: each of its heads has so many in the tile.
 constexpr int block_rows(const ForwardConfig& c) { return block_m(c) / c.num_packed_heads; }

@@ -60,9 +60,12 @@ struct ForwardParams {
   int seqlen_q, seqlen_k;       // maxima where sequences have their own
   int num_blocks_m, num_items;  // query blocks (a cluster's count as one) of the longest sequence;
                                 // of all sequences and heads, and parts of their keys
-  int section_heads, num_sections;  // longest-first order within this many heads, that many times
-  int last_heads;                   // and within those that are left
-  Divisor by_blocks, by_section, by_section_heads, by_last_heads, by_heads, by_group;
+  int section_heads, num_sections;   // longest-first order within this many heads, that many times
+  int last_heads;                    // and within those that are left
+  int short_blocks;                  // query blocks of each head, the first, that come behind all
+  int num_batch_heads, first_short;  // heads of all sequences; the first of their tickets
+  Divisor by_blocks, by_section, by_section_heads, by_last_heads, by_batch_heads, by_heads,
+      by_group;
   int window_left, window_right;  // keys besides the diagonal; causal: right is 0
   int chunk;
   int is_top_left;
@@ -85,7 +88,10 @@ constexpr void add_divisors(ForwardParams& p) {
   const int heads = p.num_blocks_m > 0 ? p.num_items / p.num_blocks_m : 0;
   p.last_heads = heads - p.num_sections * p.section_heads;
   p.by_blocks = Divisor::of(p.num_blocks_m);
-  p.by_section = Divisor::of(p.section_heads * p.num_blocks_m);
+  p.num_batch_heads = heads;
+  p.first_short = heads * (p.num_blocks_m - p.short_blocks);
+  p.by_batch_heads = Divisor::of(heads);
+  p.by_section = Divisor::of(p.section_heads * (p.num_blocks_m - p.short_blocks));
   p.by_section_heads = Divisor::of(p.section_heads);
   p.by_last_heads = Divisor::of(p.last_heads);
   p.by_heads = Divisor::of(p.num_heads);

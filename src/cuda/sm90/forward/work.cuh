@@ -86,14 +86,23 @@ constexpr bool is_by_head(const ForwardConfig& c) {
 
 // Without masks: head by head, so that blocks at work at one time read the same keys. Others:
 // within a section of heads, whose K and V stay in L2, the longest (last) query blocks of all heads
-// first.
+// first. Under a causal mask the shortest of all heads come last, so that thread blocks end at one
+// time.
 template <ForwardConfig config>
 SIRDAR_DEVICE void place_of(const ForwardParams& params, int ticket, int& block, int& batch_head) {
   if constexpr (is_by_head(config)) {
     batch_head = params.by_blocks.quotient(ticket);
     block = ticket - batch_head * params.num_blocks_m;
   } else {
-    const int items = params.section_heads * params.num_blocks_m;
+    if constexpr (ends_with_short_blocks(config)) {
+      if (ticket >= params.first_short) {
+        const int rest = ticket - params.first_short, rank = params.by_batch_heads.quotient(rest);
+        block = params.short_blocks - 1 - rank;
+        batch_head = rest - rank * params.num_batch_heads;
+        return;
+      }
+    }
+    const int items = params.section_heads * (params.num_blocks_m - params.short_blocks);
     const int section = ptx::min_of(params.by_section.quotient(ticket), params.num_sections);
     const int rest = ticket - section * items;
     const bool is_last = section == params.num_sections;
