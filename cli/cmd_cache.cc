@@ -106,6 +106,8 @@ int list(const jit::Settings& settings, bool is_json) {
     const auto count =
         std::count_if(all.begin(), all.end(), [&](const Found& found) { return found.dir == dir; });
     fmt::print("{} in {}", counted(count), dir.string());
+    if (std::error_code error; dir != settings.cache_dir && !fs::exists(dir, error))
+      fmt::print(", which does not exist");
     if (!foreign.empty())
       fmt::print("; {}, not of the cache: {}", counted(std::ssize(foreign), "other name"),
                  fmt::join(foreign, ", "));

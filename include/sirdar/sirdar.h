@@ -271,7 +271,8 @@ SIRDAR_API sirdar_status sirdar_plan_explain(const sirdar_plan* plan, char* buff
  * before a run that is captured into a CUDA graph. Nothing to do on a CPU. */
 SIRDAR_API sirdar_status sirdar_plan_prepare(const sirdar_plan* plan);
 
-/* Checks the arguments, then computes; on invalid_argument nothing has been written. */
+/* Checks the arguments, then computes; on invalid_argument nothing has been written. `stream` is a
+ * CUDA stream, as the driver's handle; a plan for a CPU takes no notice of it. */
 SIRDAR_API sirdar_status sirdar_run(const sirdar_plan* plan, const sirdar_args* args, void* stream);
 
 /* Merges two partial results over disjoint keys of the same queries. */

@@ -391,6 +391,7 @@ Result<JitOptions> from_c(const sirdar_jit_options* source) {
   result.dump_dir = Reader::text(c.value().dump_dir);
   result.nvrtc = Reader::text(c.value().nvrtc);
   result.may_compile = read.flag("may_compile", c.value().may_compile);
+  if (c.value().reserved != 0) read.fail("reserved", "it is set; leave it 0.");
   if (!read.status().ok()) return read.status();
   return result;
 }

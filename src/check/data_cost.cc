@@ -15,7 +15,7 @@ namespace {
 
 constexpr double kLowest = -std::numeric_limits<double>::infinity();
 // In the time of reading one element:
-constexpr int64_t kEvaluation = 64;  // a mask_mod for a pair or a tile
+constexpr int64_t kEvaluation = 32;  // a mask_mod for a pair or a tile
 constexpr int64_t kSequence = 64;    // what a sequence takes besides
 
 constexpr int64_t kLeaf = 16;  // rows and keys of a tile that is not divided further

@@ -237,6 +237,9 @@ static void test_jit_options(void) {
   options.may_compile = -1;
   CHECK(sirdar_set_jit_options(&options) == SIRDAR_STATUS_invalid_argument && said("may_compile"));
   options.may_compile = 1;
+  options.reserved = 1;
+  CHECK(sirdar_set_jit_options(&options) == SIRDAR_STATUS_invalid_argument && said("reserved"));
+  options.reserved = 0;
   options.struct_size = 3;
   CHECK(sirdar_set_jit_options(&options) == SIRDAR_STATUS_invalid_argument && said("struct_size"));
   CHECK(sirdar_set_jit_options(NULL) == SIRDAR_STATUS_ok); /* the defaults again */

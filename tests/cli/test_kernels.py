@@ -60,6 +60,9 @@ def test_an_empty_cache_is_no_error(cache):
     assert cache("cache", "verify").out == "0 of 0 kernels are as they were written\n"
     assert cache("cache", "clear").out == f"0 kernels removed from {cache.folder}\n"
     assert not cache.folder.exists()
+    # It is made when it is needed; a pack is not.
+    out = cache("cache", "list", dirs=f"{cache.folder}:{cache.root}/pack").out
+    assert out == f"0 kernels in {cache.root}/pack, which does not exist\n0 kernels in {cache.folder}\n"
 
 
 def test_list_shows_what_a_kernel_takes(cache):
