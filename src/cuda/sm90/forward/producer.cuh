@@ -157,61 +157,114 @@ struct Producer {
     return config.has_lengths && cu_seqlens.data != nullptr ? 0 : item.batch;
   }
 
-  // The next ticket, the same in all lanes.
-  SIRDAR_DEVICE int next_ticket(int ticket) {
+  // The ticket behind one, in lane 0.
+  SIRDAR_DEVICE int draw(int ticket) {
     if constexpr (!config.is_persistent) return params.num_items;
     if (config.cluster_size > 1 || counter == nullptr) {
       return ticket + ptx::grid_dim_x() / config.cluster_size;
     }
-    int drawn = 0;
-    if (lane == 0) drawn = ptx::grid_dim_x() + ptx::atomic_add(counter, 1);
-    return ptx::uniform(drawn);
+    return lane == 0 ? ptx::grid_dim_x() + ptx::atomic_add(counter, 1) : 0;
+  }
+
+  // The first item from a ticket on; the ticket becomes the item's.
+  SIRDAR_DEVICE WorkItem find_item(int& ticket) {
+    WorkItem item;
+    item.block = -1;
+    while (ticket < params.num_items) {
+      item = item_of<config>(params, ticket);
+      if constexpr (config.has_mask_mod) {
+        if (item.num_blocks > 0) tighten(params, lane, item);
+      }
+      if (item.num_blocks > 0) break;
+      item.block = -1;
+      ticket = ptx::uniform(draw(ticket));
+    }
+    return item;
+  }
+
+  SIRDAR_DEVICE void hand_out(int slot, const WorkItem& item) {
+    ptx::mbarrier_wait(s.q_empty(q_ring.stage), q_ring.parity ^ 1);
+    publish(slot, item);
+    ptx::syncwarp();
+    q_ring.advance();
+  }
+  SIRDAR_DEVICE static int slot_behind(int slot) {
+    return slot + 1 == num_items_ahead(config) ? 0 : slot + 1;
   }
 
   SIRDAR_DEVICE void run() {
-    int ticket = ptx::block_idx_x() / config.cluster_size;  // a cluster's blocks share one
-    for (int slot = 0;; slot = slot + 1 == num_items_ahead(config) ? 0 : slot + 1) {
-      WorkItem item;
-      item.block = -1;
-      while (ticket < params.num_items) {
-        item = item_of<config>(params, ticket);
-        if constexpr (config.has_mask_mod) {
-          if (item.num_blocks > 0) tighten(params, lane, item);
-        }
-        if (item.num_blocks > 0) break;
-        item.block = -1;
-        ticket = next_ticket(ticket);
-      }
-      // With one buffer, Q is free only when this item's last scores are done: V must not wait.
-      if constexpr (config.num_q_buffers == 1) load_pending_v();
-      ptx::mbarrier_wait(s.q_empty(q_ring.stage), q_ring.parity ^ 1);
-      publish(slot, item);
-      ptx::syncwarp();
-      q_ring.advance();
-      if (item.block < 0) break;
-      ticket = load_keys(item, ticket);
+    if constexpr (config.num_q_buffers > 2 && config.cluster_size == 1) {
+      run_ahead();
+    } else {
+      run_behind();
     }
     load_pending_v();
     finish_tickets();
   }
 
-  // All of an item's K and V but its last V; returns the next ticket.
-  SIRDAR_DEVICE int load_keys(const WorkItem& item, int ticket) {
-    const int head = params.by_group.quotient(item.head);
-    const int batch = batch_coordinate(item, params.cu_seqlens_k);
-    const int begin = config.has_lengths && params.cu_seqlens_k.data != nullptr
-                          ? params.cu_seqlens_k.data[item.batch * params.cu_seqlens_k.stride]
-                          : 0;
-    int next = ticket;
-    CoverCursor cursor(params, item);
-    for (int j = item.num_blocks - 1; j >= 0; j = block_before(cursor, item, j)) {
-      if (j == 0) next = next_ticket(ticket);
-      const int row = (item.first_block + j) * config.block_n;
-      load_k(begin + row, head, batch, known(cursor, item, item.first_block + j));
-      load_pending_v();
-      pending = {begin + row, head, batch, item.seqlen_k - row};
+  // With three Q buffers: while an item's last key blocks are still to be loaded the next item is
+  // found and its Q asked for, which comes from memory and not from L2.
+  SIRDAR_DEVICE void run_ahead() {
+    constexpr int kDrawn = 3, kFound = 2;  // before these blocks are loaded, and behind them
+    int ticket = ptx::block_idx_x(), slot = -1;
+    WorkItem item{};  // none yet, which has no blocks
+    while (item.block >= 0) {
+      const Keys keys = keys_of(item);
+      CoverCursor cursor(params, item);
+      int drawn = ticket;
+      bool is_drawn = false, is_found = false;
+      for (int j = item.num_blocks - 1;; j = block_before(cursor, item, j)) {
+        if (j >= 0) {
+          if (!is_drawn && j <= kDrawn) drawn = draw(ticket);
+          is_drawn = j <= kDrawn;
+          load_block(keys, cursor, item, j);
+        }
+        if (!is_found && j <= kFound) {
+          ticket = ptx::uniform(drawn);
+          slot = slot_behind(slot);
+          hand_out(slot, find_item(ticket));
+          is_found = true;
+        }
+        if (j <= 0) break;
+      }
+      item = read_item<config>(params, s.info(slot));  // what it was found to be
     }
-    return next;
+  }
+
+  SIRDAR_DEVICE void run_behind() {
+    int ticket = ptx::block_idx_x() / config.cluster_size;  // a cluster's blocks share one
+    for (int slot = 0;; slot = slot_behind(slot)) {
+      const WorkItem item = find_item(ticket);
+      // With one buffer, Q is free only when this item's last scores are done: V must not wait.
+      if constexpr (config.num_q_buffers == 1) load_pending_v();
+      hand_out(slot, item);
+      if (item.block < 0) break;
+      const Keys keys = keys_of(item);
+      CoverCursor cursor(params, item);
+      for (int j = item.num_blocks - 1; j >= 0; j = block_before(cursor, item, j)) {
+        if (j == 0) ticket = ptx::uniform(draw(ticket));
+        load_block(keys, cursor, item, j);
+      }
+    }
+  }
+
+  // An item's, as TMA counts: `begin` is the first row of its sequence.
+  struct Keys {
+    int head, batch, begin;
+  };
+  SIRDAR_DEVICE Keys keys_of(const WorkItem& item) const {
+    const IntView& cu = params.cu_seqlens_k;
+    const bool is_ragged = config.has_lengths && cu.data != nullptr;
+    return {params.by_group.quotient(item.head), batch_coordinate(item, cu),
+            is_ragged ? cu.data[item.batch * cu.stride] : 0};
+  }
+  // K of one of its blocks, and V of the block before.
+  SIRDAR_DEVICE void load_block(const Keys& keys, CoverCursor& cursor, const WorkItem& item,
+                                int j) {
+    const int row = (item.first_block + j) * config.block_n;
+    load_k(keys.begin + row, keys.head, keys.batch, known(cursor, item, item.first_block + j));
+    load_pending_v();
+    pending = {keys.begin + row, keys.head, keys.batch, item.seqlen_k - row};
   }
 
   SIRDAR_DEVICE SeenBlock known(CoverCursor& cursor, const WorkItem& item, int block) const {
