@@ -138,6 +138,24 @@ TEST(CudaBackward, ABiasComesByTmaWhereEveryPairHasAnEntry) {
   EXPECT_EQ(stages("d256 bias:bhqk:bf16"), 0);
 }
 
+TEST(CudaBackward, BlocksStayBesideABiasOfFp32WhereThatIsTimed) {
+  const auto stays = [](const std::string& terms) {
+    const BackwardConfig config =
+        choose_backward_config(Problem::parse("bwd b2 h2 " + terms).value());
+    EXPECT_EQ(config.num_ds, config.is_persistent ? 2 : 1) << terms;
+    return config.is_persistent;
+  };
+  EXPECT_TRUE(stays("s2048 d128 bf16 bias:bhqk:fp32"));
+  EXPECT_TRUE(stays("s8192 d128 bf16 bias:qk:fp32"));
+  EXPECT_FALSE(stays("s1024 d128 bf16 bias:bhqk:fp32"));
+  EXPECT_FALSE(stays("s8192 d128 bf16 bias:bhqk:bf16"));
+  EXPECT_FALSE(stays("s8192 d128 fp16 bias:bhqk:fp32"));
+  EXPECT_FALSE(stays("s8192 d128 bf16 bias:bhqk:fp32 causal"));
+  EXPECT_FALSE(stays("s8192 d128 bf16 bias:bhqk:fp32 softcap:9"));
+  EXPECT_FALSE(stays("s8192 d128 bf16 bias:bhqk:fp32 nondeterministic"));
+  EXPECT_FALSE(stays("s8192 d128 bf16 bias:bhqk:fp32 seqused_k"));
+}
+
 // The config, the thread blocks of each kernel and what key blocks are dealt out by.
 struct Layout {
   BackwardConfig config;

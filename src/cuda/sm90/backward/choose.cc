@@ -170,6 +170,14 @@ void order_convert(BackwardConfig& config, const Problem& problem) {
   config.num_spare = spared_by(config, problem);
 }
 
+// Whether long walks beside a bias of fp32 are faster where blocks stay, with two dS: where that is
+// timed.
+bool stays_beside_fp32_bias(const BackwardConfig& c, int64_t seqlen_k) {
+  const bool is_alone =
+      c.element == Element::bf16 && !c.has_lengths && !has_slopes(c) && !c.has_alibi;
+  return is_alone && is_medium(c) && has_rings(c) && seqlen_k >= kMostKeysOfFewSteps;
+}
+
 // A tile of a bias that has an entry for each pair takes the place of slots of dQ. fp32 has no room
 // beside 128 query rows, and is slower where additions to a tile are two steps apart.
 void stage_bias(BackwardConfig& config, const Axes& axes, int64_t seqlen_k) {
@@ -178,7 +186,11 @@ void stage_bias(BackwardConfig& config, const Axes& axes, int64_t seqlen_k) {
   BackwardConfig other = config;
   other.num_stages_bias = is_fp32 && is_tall ? 2 : 1;
   other.block_m = is_fp32 ? 64 : config.block_m;
-  const int num_ds = is_fp32 && is_tall ? 2 : 1, slots = is_fp32 || is_tall ? 3 : 4;
+  int num_ds = is_fp32 && is_tall ? 2 : 1, slots = is_fp32 || is_tall ? 3 : 4;
+  if (is_fp32 && stays_beside_fp32_bias(config, seqlen_k)) {
+    other.is_persistent = true;
+    num_ds = slots = 2;
+  }
   if (is_fp32 && seqlen_k > kMostKeysOfFewSteps) other.hop_steps = std::max(other.hop_steps, 4);
   if (set_rings(other, 2, 2, num_ds, slots)) config = other;
 }
