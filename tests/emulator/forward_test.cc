@@ -74,6 +74,24 @@ TEST(EmulatedForward, WideHeadsFromOneQueryBuffer) {
       {.batch = 2, .num_heads = 1, .seqlen_q = 130, .seqlen_k = 170, .seqused_k = {170, 101}});
 }
 
+// Outputs that leave through the last stages of V while the next items begin: of items of one key
+// block, of two and of more, which warpgroups trim or not.
+TEST(EmulatedForward, OutputsThroughStagesOfV) {
+  constexpr ForwardConfig full{
+      .head_dim = 64, .head_dim_v = 128, .block_n = 64, .num_q_buffers = 1, .writes_lse = true};
+  static_assert(sm90::sends_out(full));
+  for (const int keys : {50, 120, 300})
+    expect_right<full>({.num_heads = 5, .seqlen_q = 200, .seqlen_k = keys});
+  constexpr ForwardConfig causal{.head_dim = 64,
+                                 .head_dim_v = 256,
+                                 .block_n = 64,
+                                 .num_q_buffers = 1,
+                                 .mask = MaskForm::upper,
+                                 .trim = 1};
+  static_assert(sm90::sends_out(causal) && sm90::hands_rows_over(causal));
+  expect_right<causal>({.batch = 3, .seqlen_q = 300, .seqlen_k = 300, .is_causal = true});
+}
+
 // Item after item, of warpgroups that no turn keeps together: what lanes have read of an item and
 // its Q goes back with the last of them.
 TEST(EmulatedForward, OneQueryBufferWithoutTurns) {

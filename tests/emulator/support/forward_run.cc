@@ -90,7 +90,7 @@ void ForwardRun::fill_inputs() {
 void ForwardRun::fill_params() {
   sm90::ForwardParams& p = params_;
   ForwardProblem& problem = problem_;
-  q_.make_map(p.q, problem.batch, block_m(config_), config_.element);
+  q_.make_map(p.q, problem.batch, q_rows(config_), config_.element);
   const int key_rows = config_.block_n / config_.cluster_size;
   k_.make_map(p.k, problem.batch, key_rows, config_.element);
   v_.make_map(p.v, problem.batch, key_rows, config_.element);
@@ -204,8 +204,8 @@ emulator::Launch ForwardRun::launch_of(uint64_t seed) {
 std::string ForwardRun::name_of_barrier(int64_t offset) const {
   const int base = static_cast<int>(emulator::kReservedShared) + shared_map(config_).barriers;
   int index = (static_cast<int>(offset) - base) / 8;
-  const std::pair<const char*, int> kinds[] = {{"q_full", config_.num_q_buffers},
-                                               {"q_empty", config_.num_q_buffers},
+  const std::pair<const char*, int> kinds[] = {{"q_full", num_q_barriers(config_)},
+                                               {"q_empty", num_q_barriers(config_)},
                                                {"k_full", config_.num_stages_k},
                                                {"k_empty", config_.num_stages_k},
                                                {"v_full", config_.num_stages_v},

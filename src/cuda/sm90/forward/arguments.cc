@@ -54,7 +54,7 @@ std::array<NamedSpec, 4> map_specs(const Problem& problem, const ForwardConfig& 
   const auto keys = [&](const TensorView& view) {
     return spec_of({view, layout_kv, key_rows, ""});
   };
-  return {{{"q", packed(args.q, block_m(config))},
+  return {{{"q", packed(args.q, q_rows(config))},
            {"k", keys(k)},
            {"v", keys(v)},
            {"out", packed(args.out, 64)}}};

@@ -29,7 +29,8 @@ struct ForwardConfig {
   int block_n = 128;  // keys per tile, a multiple of 16
   int num_stages_k = 3, num_stages_v = 2;
   int num_q_buffers = 2;  // > 1: the next items' Q load during this one, whose O leaves through
-                          // Q's buffer; 1: Q is loaded while O is stored from registers
+                          // Q's buffer; 1: a warpgroup's rows are loaded when it has no scores left
+                          // to take, and O leaves through stages of V
   MaskForm mask = MaskForm::full;
   // Of what a warpgroup's own rows cannot see: 0 skip nothing, 1 skip blocks, 2 score only the left
   // half of its first block where that is enough.
@@ -149,18 +150,33 @@ constexpr bool hands_rows_over(const ForwardConfig& c) {
   return restores_rows(c) && c.head_dim_v > 128;
 }
 
+// With one Q buffer O leaves through the stages of V that an item has used last, one a warpgroup,
+// and a warp for each takes it away (storer.cuh). Else it leaves from registers: where it does not
+// fit those stages, and parts of keys.
+constexpr bool sends_out(const ForwardConfig& c) {
+  return c.num_q_buffers == 1 && !is_split(c) && c.num_consumers <= 2 &&
+         c.num_stages_v >= c.num_consumers && c.block_n >= 64 && c.num_stages_bias == 0 &&
+         c.cluster_size == 1;
+}
+
 // Offsets from a base that is aligned to 1024 bytes.
 struct SharedMap {
-  int q, k, v, bias, info, block_info, lost, barriers, end;
+  int q, k, v, bias, info, block_info, lost, out_places, barriers, end;
 };
 // Whether an item may be a part of a query block's keys.
 constexpr bool has_parts(const ForwardConfig& c) { return is_split(c) || c.shares_last_round; }
 // One work item as its consumers read it.
 constexpr int info_bytes(const ForwardConfig& c) { return has_parts(c) ? 48 : 32; }
+// Rows of Q that are loaded, and given back, together; and the pairs of barriers for that.
+constexpr int q_rows(const ForwardConfig& c) { return c.num_q_buffers > 1 ? block_m(c) : 64; }
+constexpr int num_q_barriers(const ForwardConfig& c) {
+  return c.num_q_buffers > 1 ? c.num_q_buffers : c.num_consumers;
+}
 inline constexpr int kBlockInfoBytes = 16;  // a key block, where not all are walked
 constexpr int num_barriers(const ForwardConfig& c) {
-  return 2 * (c.num_q_buffers + c.num_stages_k + c.num_stages_v +
-              c.num_stages_bias * c.num_consumers + (hands_rows_over(c) ? 1 : 0)) +
+  return 2 * (num_q_barriers(c) + c.num_stages_k + c.num_stages_v +
+              c.num_stages_bias * c.num_consumers + (hands_rows_over(c) ? 1 : 0) +
+              (sends_out(c) ? c.num_consumers : 0)) +
          (c.has_lengths ? 1 : 0);
 }
 // Items whose description is in shared memory: one a Q buffer, and the one that is being finished;
@@ -177,7 +193,8 @@ constexpr SharedMap shared_map(const ForwardConfig& c) {
   map.info = map.bias + c.num_stages_bias * c.num_consumers * bias_bytes(c);
   map.block_info = map.info + num_items_ahead(c) * info_bytes(c);
   map.lost = map.block_info + (c.has_mask_mod ? c.num_stages_k * kBlockInfoBytes : 0);
-  map.barriers = map.lost + (hands_rows_over(c) ? 4 * 4 * c.num_consumers : 0);
+  map.out_places = map.lost + (hands_rows_over(c) ? 4 * 4 * c.num_consumers : 0);
+  map.barriers = map.out_places + (sends_out(c) ? 8 : 0);
   map.end = map.barriers + 8 * num_barriers(c);
   return map;
 }

@@ -228,9 +228,11 @@ struct Consumer {
     }
     store_pending = false;
   }
+  // Which of the barriers of Q is this warpgroup's.
+  SIRDAR_DEVICE int q_part() const { return kStagesOut ? q_ring.stage : warpgroup; }
   // With one buffer: no scores of this item are left to take.
   SIRDAR_DEVICE void release_q() {
-    if (!kStagesOut && lane == 0) ptx::mbarrier_arrive(s.q_empty(q_ring.stage));
+    if (!kStagesOut && lane == 0) ptx::mbarrier_arrive(s.q_empty(q_part()));
   }
 
   // ---- rows that a NaN or an infinity has reached, where another warp makes them again
@@ -257,9 +259,28 @@ struct Consumer {
     ptx::syncwarp();
     if (lane == 0) ptx::mbarrier_arrive(s.lost_full());
   }
-  SIRDAR_DEVICE void dismiss_restorer(uint32_t item_parity) const {
-    mark_rows(Handed::no_more_items, item_parity);
-    hand_rows_over();
+  SIRDAR_DEVICE void dismiss(uint32_t item_parity) const {
+    if constexpr (hands_rows_over(config)) mark_rows(Handed::no_more_items, item_parity);
+    if constexpr (sends_out(config)) {
+      ptx::mbarrier_wait(s.out_empty(warpgroup), item_parity ^ 1);  // of the last item
+      hand_out_over(kNoMoreOut);
+    } else if constexpr (hands_rows_over(config)) {
+      hand_rows_over();
+    }
+  }
+
+  // The output is where `place` says; by all lanes.
+  SIRDAR_DEVICE void hand_out_over(uint32_t place) const {
+    if (is_leader()) ptx::store_shared(s.out_place(warpgroup), place);
+    ptx::syncwarp();
+    if (lane == 0) ptx::mbarrier_arrive(s.out_full(warpgroup));
+  }
+  // The stage of V for it, of those that the item has used last: free when all have given it back.
+  SIRDAR_DEVICE uint32_t wait_out_stage() const {
+    RingPosition<config.num_stages_v> ring = v_ring;
+    if (warpgroup > 0) ring.advance();
+    ptx::mbarrier_wait(s.v_empty(ring.stage), ring.parity ^ 1);
+    return s.v(ring.stage);
   }
 
   // ---- masks

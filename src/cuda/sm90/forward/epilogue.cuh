@@ -100,17 +100,17 @@ struct Epilogue {
 
   // The item's own Q buffer, of which each warpgroup touches its own 64 rows only.
   SIRDAR_DEVICE uint32_t staging() const { return c.s.q(c.q_ring.stage) + c.warpgroup * 8192; }
+  static constexpr int kChunkBytes = (Owner::kStagesOut ? Owner::kM : 64) * 128;
   // Where 16 bytes of a row of the warpgroup are in it: columns 64 chunk + 8 piece on.
   SIRDAR_DEVICE static uint32_t staged(int row, int chunk, int piece) {
-    return chunk * (Owner::kM * 128) + row * 128 + ((piece ^ (row & 7)) << 4);
+    return chunk * kChunkBytes + row * 128 + ((piece ^ (row & 7)) << 4);
   }
 
-  SIRDAR_DEVICE void stage() const {
-    const uint32_t tile = staging();
+  SIRDAR_DEVICE void stage(uint32_t tile) const {
     const int row = 16 * c.warp + (c.lane & 15);
     // The last scores of the item may still be read from Q by another warp's products, where no
     // turn has been waited for since.
-    if constexpr (!config.takes_turns) {
+    if constexpr (!config.takes_turns && Owner::kStagesOut) {
       ptx::barrier_sync(1 + config.num_consumers + c.warpgroup, 128);
     }
     SIRDAR_UNROLL
@@ -123,6 +123,20 @@ struct Epilogue {
           tile + staged(16 * c.warp + place, column / 64, column % 64 / 8) + column % 8 * 2,
           pack<config.element>(first, second));
     });
+  }
+
+  // Into a stage of V, from which another warp sends it; or from here what ends early.
+  SIRDAR_DEVICE void hand_over(int row, int stored) const {
+    if (!config.has_lengths || c.last_query_row(item) < stored) {
+      const uint32_t tile = c.wait_out_stage();
+      stage(tile);
+      ptx::fence_proxy_async_shared();  // TMA reads what was staged
+      c.hand_out_over(tile);
+    } else {
+      store_rows(row, stored);
+      restore_stored(row, stored);
+      c.hand_out_over(kStoredOut);
+    }
   }
 
   // What is staged, by TMA where all of the warpgroup's rows are stored.
@@ -275,8 +289,10 @@ SIRDAR_DEVICE void finish_item(Consumer<config, Modification>& c, const WorkItem
   epilogue.clear_empty_rows();
   const int row = c.thread_row(item), stored = stored_rows<config>(c.params, item.batch);
   if constexpr (config.num_q_buffers > 1) {
-    epilogue.stage();
+    epilogue.stage(epilogue.staging());
     epilogue.send(row, stored);
+  } else if constexpr (sends_out(config)) {
+    epilogue.hand_over(row, stored);
   } else {
     if constexpr (is_split(config)) {
       epilogue.store_parts(row, stored);
@@ -356,22 +372,22 @@ SIRDAR_DEVICE void Consumer<config, Modification>::run_apart() {
     finish(*this, finish_last());
     q_ring.advance();
     slot = slot + 1 == num_items_ahead(config) ? 0 : slot + 1;
-    ptx::mbarrier_wait(s.q_full(q_ring.stage), q_ring.parity);
+    ptx::mbarrier_wait(s.q_full(q_part()), q_ring.parity);
     item = read_item<config>(params, s.info(slot));
     if (item.block < 0) break;
     rows = {};
     out_started = 0;
     overflows = 0;
   }
-  if constexpr (hands_rows_over(config)) dismiss_restorer(q_ring.parity);
+  dismiss(q_ring.parity);
 }
 
 template <ForwardConfig config, class Modification>
 SIRDAR_DEVICE void Consumer<config, Modification>::run() {
-  ptx::mbarrier_wait(s.q_full(0), 0);
+  ptx::mbarrier_wait(s.q_full(q_part()), 0);
   item = read_item<config>(params, s.info(0));
   if (item.block < 0) {
-    if constexpr (hands_rows_over(config)) dismiss_restorer(0);
+    dismiss(0);
     return;
   }
   if (config.takes_turns && warpgroup == kWarpgroups - 1) ptx::barrier_arrive(1, 256);

@@ -8,6 +8,7 @@
 #include "cuda/sm90/forward/last_round.cuh"
 #include "cuda/sm90/forward/producer.cuh"
 #include "cuda/sm90/forward/restorer.cuh"
+#include "cuda/sm90/forward/storer.cuh"
 
 namespace sirdar::sm90 {
 
@@ -37,6 +38,11 @@ SIRDAR_DEVICE void forward(const ForwardParams& params, Counters* counters = nul
     if constexpr (hands_rows_over(config)) {
       if (warp == 2) {
         Restorer<config, Modification>{params, modification, shared, thread % 32}.run();
+      }
+    }
+    if constexpr (sends_out(config)) {
+      if (warp == 1 || (warp == 3 && config.num_consumers > 1)) {
+        Storer<config>{params, shared, warp / 2, thread % 32}.run();
       }
     }
     if constexpr (config.num_stages_bias > 0) {

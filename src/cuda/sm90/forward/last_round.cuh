@@ -56,6 +56,7 @@ struct Share {
     if constexpr (Owner::kStagesOut) {
       ptx::barrier_sync(1 + config.num_consumers + c.warpgroup, 128);
     }
+    if constexpr (sends_out(config)) c.hand_out_over(kStoredOut);
   }
 
   // Both relative to the larger reference; the factors of what is here, and of what comes.

@@ -44,7 +44,7 @@ inline constexpr int kCountersPerWorkspace =
 
 struct ForwardParams {
   // Axes, fastest first: column, row, head, batch. Ragged tensors have one batch, and rows of all
-  // sequences. Boxes: 64 columns by block_m (q), block_n (k, v; in a
+  // sequences. Boxes: 64 columns by q_rows (q), block_n (k, v; in a
   // cluster half of it) or 64 (out) rows. With packed heads q and out are: column, head in its
   // pack, row, pack, batch, and a box of them has all heads of a pack.
   TensorMap q, k, v, out;

@@ -13,7 +13,12 @@ struct Producer {
   struct PendingV {
     int row = -1, head = 0, batch = 0;  // row < 0: none
     int rows_left = 0;                  // to the end of the sequence
+    // Warpgroups whose output of the item before is to have left its stage, and the item's parity.
+    int first_out = 0, end_out = 0, parity = 0;
   };
+
+  // Loads of Q an item.
+  static constexpr int kQParts = block_m(config) / q_rows(config);
 
   const ForwardParams& params;
   int* counter;  // of tickets and of blocks that are done; null: items are dealt out in turn
@@ -24,7 +29,7 @@ struct Producer {
   RingPosition<config.num_stages_v> v_ring;
   RingPosition<config.num_q_buffers> q_ring;
   PendingV pending;
-  int landed_parity = 0;
+  int landed_parity = 0, item_parity = 0;
 
   SIRDAR_DEVICE Producer(const ForwardParams& p, Counters* counters, SharedAddresses<config> shared,
                          int lane_idx)
@@ -87,6 +92,11 @@ struct Producer {
 
   SIRDAR_DEVICE void load_pending_v() {
     if (pending.row < 0) return;
+    if constexpr (sends_out(config)) {
+      for (int w = pending.first_out; w < pending.end_out; ++w) {
+        ptx::mbarrier_wait(s.out_empty(w), pending.parity ^ 1);
+      }
+    }
     const uint32_t full = s.v_full(v_ring.stage);
     const bool is_cut = config.has_lengths && pending.rows_left < config.block_n;
     const uint32_t landed = is_cut ? s.v_landed() : full;
@@ -129,27 +139,33 @@ struct Producer {
   SIRDAR_DEVICE void publish(int slot, const WorkItem& item) {
     if (lane != 0) return;
     write_item<config>(s.info(slot), item);
-    const uint32_t full = s.q_full(q_ring.stage);
     if (item.block < 0) {
-      ptx::mbarrier_arrive(full);
-      return;
-    }
-    // This arrival also publishes the item.
-    ptx::mbarrier_arrive_expect_tx(full, 2 * block_m(config) * columns(config.head_dim));
-    if constexpr (config.num_packed_heads == 1) {
-      load<config.head_dim, block_m(config)>(s.q(q_ring.stage), params.q, full,
-                                             item.q_begin + item.block * block_m(config), item.head,
-                                             batch_coordinate(item, params.cu_seqlens_q), once);
+      ptx::mbarrier_arrive(s.q_full(q_ring.stage));
     } else {
-      load_pack(s.q(q_ring.stage), full, item);
+      load_q(item, 0);  // whose arrival also publishes the item
     }
   }
-  SIRDAR_DEVICE void load_pack(uint32_t dst, uint32_t full, const WorkItem& item) {
+  // A tile's rows, or with one buffer those of a warpgroup. With packed heads a box has all heads
+  // of a pack, or 64 of them.
+  SIRDAR_DEVICE void load_q(const WorkItem& item, int part) {
+    constexpr int kRows = q_rows(config);
+    const uint32_t full = s.q_full(q_ring.stage + part);
+    const uint32_t tile = s.q(q_ring.stage) + part * kRows * 128;
+    const int first = item.block * block_m(config) + part * kRows;
+    const int row = item.q_begin + query_row<config>(first);
+    const int batch = batch_coordinate(item, params.cu_seqlens_q);
+    ptx::mbarrier_arrive_expect_tx(full, 2 * kRows * columns(config.head_dim));
     SIRDAR_UNROLL
     for (int c = 0; c < columns(config.head_dim) / 64; ++c) {
-      ptx::cp_async_bulk_tensor_5d_load(dst + c * block_m(config) * 128, params.q, full, 64 * c, 0,
-                                        item.q_begin + item.block * block_rows(config), item.head,
-                                        batch_coordinate(item, params.cu_seqlens_q), once);
+      const uint32_t chunk = tile + c * block_m(config) * 128;
+      if constexpr (config.num_packed_heads == 1) {
+        ptx::cp_async_bulk_tensor_4d_load(chunk, params.q, full, 64 * c, row, item.head, batch,
+                                          once);
+      } else {
+        ptx::cp_async_bulk_tensor_5d_load(chunk, params.q, full, 64 * c,
+                                          place_in_pack<config>(first), row, item.head, batch,
+                                          once);
+      }
     }
   }
 
@@ -187,6 +203,21 @@ struct Producer {
     publish(slot, item);
     ptx::syncwarp();
     q_ring.advance();
+  }
+  // With one buffer: Q of the warpgroups that are behind, or that there is no item. The first K is
+  // loaded before.
+  SIRDAR_DEVICE void hand_out_others(const WorkItem& item) {
+    for (int part = 1; part < kQParts; ++part) {
+      ptx::mbarrier_wait(s.q_empty(part), q_ring.parity);  // which has advanced
+      if (lane == 0) {
+        if (item.block < 0) {
+          ptx::mbarrier_arrive(s.q_full(part));
+        } else {
+          load_q(item, part);
+        }
+      }
+      ptx::syncwarp();
+    }
   }
   SIRDAR_DEVICE static int slot_behind(int slot) {
     return slot + 1 == num_items_ahead(config) ? 0 : slot + 1;
@@ -238,14 +269,29 @@ struct Producer {
       // With one buffer, Q is free only when this item's last scores are done: V must not wait.
       if constexpr (config.num_q_buffers == 1) load_pending_v();
       hand_out(slot, item);
-      if (item.block < 0) break;
+      if (item.block < 0) return hand_out_others(item);
       const Keys keys = keys_of(item);
       CoverCursor cursor(params, item);
+      int place = 0;  // of a block in the walk
       for (int j = item.num_blocks - 1; j >= 0; j = block_before(cursor, item, j)) {
         if (j == 0) ticket = ptx::uniform(draw(ticket));
         load_block(keys, cursor, item, j);
+        if (place == 0) hand_out_others(item);
+        if constexpr (sends_out(config)) hold_pending_v(place, j == 0);
+        ++place;
       }
+      item_parity ^= 1;
     }
+  }
+
+  // The V that is still to be loaded takes a stage that an output of the item before leaves, as the
+  // item's first ones do. Its only one waits for all outputs, since the item's own takes the other
+  // stage.
+  SIRDAR_DEVICE void hold_pending_v(int place, bool is_last) {
+    constexpr int kAll = config.num_consumers;
+    pending.first_out = ptx::min_of(place, kAll);
+    pending.end_out = is_last ? kAll : ptx::min_of(place + 1, kAll);
+    pending.parity = item_parity;
   }
 
   // An item's, as TMA counts: `begin` is the first row of its sequence.

@@ -11,7 +11,7 @@ namespace sirdar::sm90 {
 template <ForwardConfig config>
 struct SharedAddresses {
   static constexpr SharedMap kMap = shared_map(config);
-  static constexpr int kQ = config.num_q_buffers, kK = config.num_stages_k,
+  static constexpr int kQ = num_q_barriers(config), kK = config.num_stages_k,
                        kV = config.num_stages_v, kBias = config.num_stages_bias;
   uint32_t base;
 
@@ -43,6 +43,15 @@ struct SharedAddresses {
     return bar(2 * (kQ + kK + kV + kBias * config.num_consumers));
   }
   SIRDAR_DEVICE uint32_t lost_empty() const { return lost_full() + 8; }
+  // Where a warpgroup has left its output: an address, or one of the two below.
+  SIRDAR_DEVICE uint32_t out_place(int warpgroup) const {
+    return base + kMap.out_places + 4 * warpgroup;
+  }
+  SIRDAR_DEVICE uint32_t out_full(int warpgroup) const {
+    constexpr int kLost = hands_rows_over(config) ? 1 : 0;
+    return bar(2 * (kQ + kK + kV + kBias * config.num_consumers + kLost + warpgroup));
+  }
+  SIRDAR_DEVICE uint32_t out_empty(int warpgroup) const { return out_full(warpgroup) + 8; }
   SIRDAR_DEVICE uint32_t bias_full(int warpgroup, int i) const {
     return bar(2 * (kQ + kK + kV + warpgroup * kBias + i));
   }
@@ -50,6 +59,9 @@ struct SharedAddresses {
     return bar(2 * (kQ + kK + kV + warpgroup * kBias + i) + 1);
   }
 };
+
+// It has left from registers, or there is none; no item is left.
+inline constexpr uint32_t kStoredOut = 0, kNoMoreOut = 1;
 
 // What a consumer warp says of its rows of an item when they are stored.
 enum class Handed : uint32_t { finite, lost, no_more_items };
@@ -59,9 +71,9 @@ enum class Handed : uint32_t { finite, lost, no_more_items };
 // of a bias, which each warpgroup has its own of, one per warp of it. Lost: the other way round.
 template <ForwardConfig config>
 SIRDAR_DEVICE void init_barriers(const SharedAddresses<config>& s) {
-  for (int i = 0; i < config.num_q_buffers; ++i) {
+  for (int i = 0; i < num_q_barriers(config); ++i) {
     ptx::mbarrier_init(s.q_full(i), 1);
-    ptx::mbarrier_init(s.q_empty(i), config.num_consumers * (config.num_q_buffers > 1 ? 1 : 4));
+    ptx::mbarrier_init(s.q_empty(i), config.num_q_buffers > 1 ? config.num_consumers : 4);
   }
   for (int i = 0; i < config.num_stages_k; ++i) {
     ptx::mbarrier_init(s.k_full(i), 1);
@@ -78,10 +90,16 @@ SIRDAR_DEVICE void init_barriers(const SharedAddresses<config>& s) {
     }
   }
   if constexpr (hands_rows_over(config)) {
-    ptx::mbarrier_init(s.lost_full(), 4 * config.num_consumers);
+    ptx::mbarrier_init(s.lost_full(), (sends_out(config) ? 1 : 4) * config.num_consumers);
     ptx::mbarrier_init(s.lost_empty(), 32);
     for (int warp = 0; warp < 4 * config.num_consumers; ++warp) {
       ptx::store_shared(s.lost(warp), static_cast<uint32_t>(Handed::finite));
+    }
+  }
+  if constexpr (sends_out(config)) {
+    for (int warpgroup = 0; warpgroup < config.num_consumers; ++warpgroup) {
+      ptx::mbarrier_init(s.out_full(warpgroup), 4);
+      ptx::mbarrier_init(s.out_empty(warpgroup), 1);
     }
   }
   if constexpr (config.has_lengths) ptx::mbarrier_init(s.v_landed(), 1);
