@@ -37,6 +37,12 @@ inline Float2 load_constant_float2(const void* address) {
 
 inline Int4 load_constant_int4(const void* address) { return *static_cast<const Int4*>(address); }
 
+template <class T>
+inline uint32_t load_written(const T* address) {
+  return *address;
+}
+inline Int4 load_written_int4(const void* address) { return *static_cast<const Int4*>(address); }
+
 inline Int4 load_once_int4(const void* address, Here here = Here::current()) {
   machine().enter(Op::kOther, here);
   machine().read_global(address);

@@ -46,6 +46,27 @@ SIRDAR_DEVICE Int4 load_constant_int4(const void* address) {  // 16-byte aligned
   return {value.x, value.y, value.z, value.w};
 }
 
+// Global memory that the kernel ahead writes, and may still write when this one begins: behind
+// griddepcontrol_wait(). load_constant() is for what nobody writes while the kernel runs, and takes
+// a path of its own that need not see such writes.
+SIRDAR_DEVICE uint32_t load_written(const uint32_t* address) {
+  uint32_t value;
+  asm volatile("ld.global.b32 %0, [%1];" : "=r"(value) : "l"(address));
+  return value;
+}
+SIRDAR_DEVICE uint32_t load_written(const uint16_t* address) {
+  uint16_t value;
+  asm volatile("ld.global.b16 %0, [%1];" : "=h"(value) : "l"(address));
+  return value;
+}
+SIRDAR_DEVICE Int4 load_written_int4(const void* address) {  // 16-byte aligned
+  Int4 value;
+  asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "l"(address));
+  return value;
+}
+
 // Global memory that is read, or written, once: lines that others need stay in L2 for longer.
 SIRDAR_DEVICE Int4 load_once_int4(const void* address) {  // 16-byte aligned
   Int4 value;

@@ -16,7 +16,7 @@ SIRDAR_DEVICE void add(float (&values)[32], const float* unit) {
   SIRDAR_UNROLL
   for (int i = 0; i < 8; ++i) {
     const ptx::Int4 four = config.converts_early ? ptx::load_once_int4(unit + 512 * i)
-                                                 : ptx::load_constant_int4(unit + 512 * i);
+                                                 : ptx::load_written_int4(unit + 512 * i);
     values[4 * i] += ptx::float_of(static_cast<uint32_t>(four.x));
     values[4 * i + 1] += ptx::float_of(static_cast<uint32_t>(four.y));
     values[4 * i + 2] += ptx::float_of(static_cast<uint32_t>(four.z));

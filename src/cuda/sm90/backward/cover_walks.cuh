@@ -46,7 +46,7 @@ struct WalkMaker {
     ptx::Int4 seen{0, 0, 0, 0};
     if (tile < params.num_tiles) {
       const long long row = static_cast<long long>(list) * params.num_tiles + tile;
-      seen = ptx::load_constant_int4(cover.words + row * cover.num_words + index * kHalves / 32);
+      seen = ptx::load_written_int4(cover.words + row * cover.num_words + index * kHalves / 32);
     }
     WalkWord made{};
     SIRDAR_UNROLL

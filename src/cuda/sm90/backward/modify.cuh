@@ -355,8 +355,8 @@ struct ShownTile {
         params.walk.tiles + (static_cast<long long>(shown) * 64 + key) * kWords;
     SIRDAR_UNROLL
     for (int word = 0; word < kWords; ++word) {
-      seen.upper[word] = ptx::load_constant(bits + word) >> (2 * (lane % 4));
-      seen.lower[word] = ptx::load_constant(bits + 8 * kWords + word) >> (2 * (lane % 4));
+      seen.upper[word] = ptx::load_written(bits + word) >> (2 * (lane % 4));
+      seen.lower[word] = ptx::load_written(bits + 8 * kWords + word) >> (2 * (lane % 4));
     }
   }
 

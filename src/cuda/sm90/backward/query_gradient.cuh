@@ -151,7 +151,7 @@ struct QueryGradient : ScaleFactor<is_scaled(config)> {  // from what dS is stor
       const int* const pieces = params.peaks + 4 * kOfTile * first;
       SIRDAR_NO_UNROLL
       for (int i = thread; i < kOfTile * (block.end - block.begin); i += 128) {
-        const ptx::Int4 two = ptx::load_constant_int4(pieces + 4 * i);
+        const ptx::Int4 two = ptx::load_written_int4(pieces + 4 * i);
         peaks.join({0, two.x, two.y});
         peaks.join({0, two.z, two.w});
       }

@@ -107,7 +107,7 @@ SIRDAR_DEVICE int num_key_blocks(const BackwardParams& params) {
 // What kernels ahead may have written since this one began.
 template <BackwardConfig config>
 SIRDAR_DEVICE uint32_t load_late(const unsigned* word) {
-  return config.converts_early ? ptx::load_once(word) : ptx::load_constant(word);
+  return config.converts_early ? ptx::load_once(word) : ptx::load_written(word);
 }
 
 // A lane's word of a key block.

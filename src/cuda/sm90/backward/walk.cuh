@@ -81,7 +81,7 @@ struct CoveredWalk {
     if (!is_reversed()) return rank[half];
     int count = ptx::count_bits(part[half] & ptx::lowest_bits(tile % 32));
     for (int i = block.begin / 32; i < word; ++i) {
-      const ptx::Int4 found = ptx::load_constant_int4(walk_words(params, block, head) + i);
+      const ptx::Int4 found = ptx::load_written_int4(walk_words(params, block, head) + i);
       const int here = half == 0 ? found.x & ~found.z : found.y & ~found.w;
       count += ptx::count_bits(static_cast<uint32_t>(here));
     }
@@ -97,7 +97,7 @@ struct CoveredWalk {
         for (int& one : rank) one = 0;
         continue;
       }
-      const ptx::Int4 found = ptx::load_constant_int4(walk_words(params, block, head) + word);
+      const ptx::Int4 found = ptx::load_written_int4(walk_words(params, block, head) + word);
       const int some[2] = {found.x, found.y}, all[2] = {found.z, found.w};
       SIRDAR_UNROLL
       for (int half = 0; half < kHalves; ++half) {
@@ -158,7 +158,7 @@ struct Adders {
 
   // Those of a word, a bit a key block.
   SIRDAR_DEVICE static uint32_t load(const CoverWord* word) {
-    const uint32_t some = ptx::load_constant(&word->some);
+    const uint32_t some = ptx::load_written(&word->some);
     return kHalves == 1 ? some : (some | some >> 1) & 0x55555555u;
   }
   // Of any word those that add to the same sum of a tile as `index`.

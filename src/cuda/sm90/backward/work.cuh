@@ -177,7 +177,7 @@ SIRDAR_DEVICE void find_walked(const BackwardParams& params, KeyBlock& block) {
   SIRDAR_NO_UNROLL
   for (int i = 0; i < lists; ++i) {
     const long long list = list_of(walk, block.batch, block.head_kv * params.group_size + i);
-    const ptx::Int4 span = ptx::load_constant_int4(span_of(params, list, block.index));
+    const ptx::Int4 span = ptx::load_written_int4(span_of(params, list, block.index));
     block.begin = ptx::min_of(block.begin, span.x);
     block.end = ptx::max_of(block.end, span.y);
     block.num_walked += span.z;

@@ -36,7 +36,7 @@ struct CoverCursor {
     while (block >= first) {
       if (block / 32 != index) {
         index = block / 32;
-        const ptx::Int4 word = ptx::load_constant_int4(words + index);
+        const ptx::Int4 word = ptx::load_written_int4(words + index);
         some = static_cast<uint32_t>(word.x);
         all = static_cast<uint32_t>(word.y);
         tiles_before = word.z;
@@ -69,7 +69,7 @@ SIRDAR_DEVICE void tighten(const ForwardParams& params, int lane, WorkItem& item
   SIRDAR_NO_UNROLL
   for (int base = first / 32; base <= last / 32; base += 32) {
     const int i = base + lane;
-    uint32_t some = i <= last / 32 ? ptx::load_constant(&words[i].some) : 0;
+    uint32_t some = i <= last / 32 ? ptx::load_written(&words[i].some) : 0;
     if (i == first / 32) some &= ~0u << (first % 32);
     if (i == last / 32) some &= ~0u >> (31 - last % 32);
     const uint32_t seen = ptx::ballot_sync(some != 0);  // in which lanes' words something is

@@ -211,11 +211,11 @@ struct SeenScores {
   }
   SIRDAR_DEVICE static void load_row(const unsigned* tile, int place, uint32_t (&row)[kWords]) {
     if constexpr (kCount <= 32) {
-      row[0] = ptx::load_constant(reinterpret_cast<const uint16_t*>(tile) + place);
+      row[0] = ptx::load_written(reinterpret_cast<const uint16_t*>(tile) + place);
     } else {
       SIRDAR_UNROLL
       for (int word = 0; word < kWords; ++word) {
-        row[word] = ptx::load_constant(tile + place * kWords + word);
+        row[word] = ptx::load_written(tile + place * kWords + word);
       }
     }
   }
