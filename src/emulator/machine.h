@@ -71,6 +71,29 @@ struct BulkGroup {
   int reads = 0, writes = 0;  // still to come
 };
 
+// Loads of a thread from what the asynchronous proxy has written and may write next. Such a load is
+// over when a product takes its words as they are; what else a kernel does with them is not seen.
+class Loads {
+ public:
+  uint32_t begin() {
+    taken_at_.push_back(0);
+    return static_cast<uint32_t>(taken_at_.size());
+  }
+  void return_words(const void* words, uint32_t bytes);  // of the one that has begun
+  // A product takes these registers, at a count of the thread's clock.
+  void take(const uint32_t* registers, int num, uint32_t count);
+  void forget() { pending_.clear(); }  // behind a fence
+  uint32_t taken_at(uint32_t load) const { return load == 0 ? 0 : taken_at_[load - 1]; }  // 0: not
+
+ private:
+  struct Pending {
+    uint32_t load, words[4];
+    int num;
+  };
+  std::vector<Pending> pending_;
+  std::vector<uint32_t> taken_at_;
+};
+
 struct Fiber {
   Context context;
   std::unique_ptr<Stack> stack;
@@ -86,6 +109,7 @@ struct Fiber {
   uint32_t site = 0;
   // counts at which this thread executed a fence
   std::vector<uint32_t> proxy_fences, init_fences;
+  Loads loads;
 
   // meeting of a warp
   uint32_t given[10] = {}, got[4] = {};
@@ -266,7 +290,9 @@ class Machine {
   void write_shared(uint32_t address, const void* from, uint32_t bytes);
   void check_known(Place place, const Record& record, const char* what, const Clock& clock);
   void check_readers(Place place, const Record& record, const Clock& clock);
+  bool is_fenced(const Stamp& access, const Clock& clock) const;
   void check_proxy(Place place, const Record& record, const Clock& clock);
+  void check_read_proxy(Place place, const Record& record, const Clock& clock);
   void check_no_mbarrier(Place place, uint32_t bytes);
 
   // --- barriers (barriers.cc)
@@ -287,7 +313,8 @@ class Machine {
   void wait_global(const int* address, int value);
   void release_global(int* address, int value);
   void store_global(const void* address, uint32_t bytes, bool adds, const Stamp& stamp);
-  void read_global(const void* address);
+  void write_global(const void* address, uint32_t bytes);  // by ordinary stores
+  void read_global(const void* address, uint32_t bytes);
 
   // --- between launches
   bool overlaps() const { return parts_.size() > 1; }
@@ -350,6 +377,7 @@ class Machine {
   std::vector<Fiber*> global_waiters_, grid_waiters_;
   std::unordered_map<const int*, Clock> flags_;  // what who stored it knew
   std::map<uintptr_t, Line> lines_;              // by their first byte
+  std::unordered_map<uintptr_t, Stamp> stores_;  // ordinary ones: who wrote each four bytes last
   std::vector<Event> events_;
   std::vector<int> priority_;
   Fiber* current_ = nullptr;

@@ -41,23 +41,46 @@ void Machine::check_known(Place place, const Record& record, const char* what, c
 void Machine::check_readers(Place place, const Record& record, const Clock& clock) {
   if (!launch_.check_order) return;
   if (record.written && !record.write.known_to(clock)) check_known(place, record, "write", clock);
-  if (const Stamp* reader = place.cta->shared.unknown_reader(record, clock))
+  const auto is_unknown = [&](const Stamp& reader) { return !reader.known_to(clock); };
+  if (const Stamp* reader = place.cta->shared.find_reader(record, is_unknown))
     fault("order",
           fmt::format("write of shared {:#x} of block {} is not ordered after the read at {}",
                       place.offset, place.cta->rank, site_text(reader->site)));
 }
 
+// Whether `clock` knows a fence.proxy.async that the thread of the access executed after it.
+bool Machine::is_fenced(const Stamp& access, const Clock& clock) const {
+  const uint32_t local = access.component % static_cast<uint32_t>(segment_size_);
+  const uint32_t slot = access.component / static_cast<uint32_t>(segment_size_);
+  const std::vector<uint32_t>& fences = ctas_[slot]->fibers[local]->proxy_fences;
+  const auto fence = std::lower_bound(fences.begin(), fences.end(), access.count);
+  return fence != fences.end() && clock[access.component] > *fence;
+}
+
 void Machine::check_proxy(Place place, const Record& record, const Clock& clock) {
   if (!launch_.check_order || !record.generic || !record.written) return;
-  const uint32_t local = record.write.component % static_cast<uint32_t>(segment_size_);
-  const uint32_t slot = record.write.component / static_cast<uint32_t>(segment_size_);
-  const std::vector<uint32_t>& fences = ctas_[slot]->fibers[local]->proxy_fences;
-  const auto fence = std::lower_bound(fences.begin(), fences.end(), record.write.count);
-  if (fence == fences.end() || clock[record.write.component] <= *fence)
+  if (!is_fenced(record.write, clock))
     fault("proxy",
           fmt::format("asynchronous access to shared {:#x} of block {}, written at {} with "
                       "no fence.proxy.async after that and before this",
                       place.offset, place.cta->rank, site_text(record.write.site)));
+}
+
+// An arrival does not wait for ordinary loads that are on their way: a write of the asynchronous
+// proxy passes them unless their thread has executed a fence before it arrived, or an instruction
+// that takes what was loaded.
+void Machine::check_read_proxy(Place place, const Record& record, const Clock& clock) {
+  if (!launch_.check_order) return;
+  const auto is_passed = [&](const Stamp& reader) {
+    const uint32_t local = reader.component % static_cast<uint32_t>(segment_size_);
+    if (local >= static_cast<uint32_t>(first_mbarrier()) || is_fenced(reader, clock)) return false;
+    const uint32_t taken = place.cta->fibers[local]->loads.taken_at(reader.load);
+    return taken == 0 || clock[reader.component] < taken;
+  };
+  if (const Stamp* reader = place.cta->shared.find_reader(record, is_passed))
+    fault("proxy", fmt::format("asynchronous write of shared {:#x} of block {}, read at {} with no "
+                               "fence.proxy.async after that and before this",
+                               place.offset, place.cta->rank, site_text(reader->site)));
 }
 
 void Machine::check_no_mbarrier(Place place, uint32_t bytes) {
@@ -70,15 +93,41 @@ void Machine::check_no_mbarrier(Place place, uint32_t bytes) {
   }
 }
 
+void Loads::return_words(const void* words, uint32_t bytes) {
+  Pending load{static_cast<uint32_t>(taken_at_.size()), {}, static_cast<int>(bytes / 4)};
+  std::memcpy(load.words, words, bytes);
+  pending_.push_back(load);
+}
+
+void Loads::take(const uint32_t* registers, int num, uint32_t count) {
+  int at = 0;  // words are mostly taken in the order of their loads
+  const auto has = [&](uint32_t word) {
+    for (int i = 0; i < num; ++i, at = at + 1 == num ? 0 : at + 1) {
+      uint32_t bits;
+      std::memcpy(&bits, registers + at, 4);
+      if (bits == word) return true;
+    }
+    return false;
+  };
+  std::erase_if(pending_, [&](const Pending& load) {
+    if (!std::all_of(load.words, load.words + load.num, has)) return false;
+    taken_at_[load.load - 1] = count;
+    return true;
+  });
+}
+
 void Machine::read_shared(uint32_t address, void* to, uint32_t bytes) {
   Place place = resolve(address, bytes, bytes);
   check_no_mbarrier(place, bytes);
   SharedMemory& shared = place.cta->shared;
+  Stamp reader = stamp();
   shared.for_records(place.offset, bytes, [&](Record& record) {
     check_known(place, record, "read", current_->clock);
-    shared.add_reader(record, stamp());
+    if (!record.generic && reader.load == 0) reader.load = current_->loads.begin();
+    shared.add_reader(record, reader);
   });
   std::memcpy(to, shared.data(place.offset), bytes);
+  if (reader.load != 0) current_->loads.return_words(to, bytes);
 }
 
 void Machine::write_shared(uint32_t address, const void* from, uint32_t bytes) {
@@ -127,8 +176,19 @@ void Machine::store_global(const void* address, uint32_t bytes, bool adds, const
   line.writes.push_back(stamp);
 }
 
-void Machine::read_global(const void* address) {
+void Machine::write_global(const void* address, uint32_t bytes) {
+  const auto begin = reinterpret_cast<uintptr_t>(address);
+  for (uintptr_t at = begin; at < begin + bytes; at += 4) stores_[at] = stamp();
+}
+
+void Machine::read_global(const void* address, uint32_t bytes) {
   const auto at = reinterpret_cast<uintptr_t>(address);
+  for (uintptr_t word = at; word < at + bytes && !stores_.empty(); word += 4) {
+    const auto store = stores_.find(word);
+    if (launch_.check_order && store != stores_.end() && !store->second.known_to(current_->clock))
+      fault("order", fmt::format("read of global memory is not ordered after the store at {}",
+                                 site_text(store->second.site)));
+  }
   auto found = lines_.upper_bound(at);
   if (found == lines_.begin() || (--found)->second.end <= at) return;
   for (const Stamp& write : found->second.writes)

@@ -90,6 +90,8 @@ std::vector<Change> changes_of(Op op) {
     case Op::kSetmaxnregInc:
     case Op::kSetmaxnregDec:
     case Op::kStoreShared:
+    case Op::kStoreGlobal:
+    case Op::kFenceGpu:
       return {kLeftOut};
     default:
       return {};

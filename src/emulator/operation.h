@@ -49,6 +49,7 @@ namespace sirdar::emulator {
   X(kSetmaxnregDec, "setmaxnreg.dec")                  \
   X(kLoadShared, "ld.shared")                          \
   X(kStoreShared, "st.shared")                         \
+  X(kStoreGlobal, "st.global")                         \
   X(kAtomic, "atom.global")                            \
   X(kWaitGlobal, "ld.acquire.gpu loop")                \
   X(kReleaseGlobal, "st.release.gpu")                  \

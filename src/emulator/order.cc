@@ -78,13 +78,4 @@ void SharedMemory::set_writer(Record& record, const Stamp& stamp, bool generic) 
   record.more_readers = -1;
 }
 
-const Stamp* SharedMemory::unknown_reader(const Record& record, const Clock& clock) const {
-  for (int i = 0; i < record.num_readers; ++i)
-    if (!record.readers[i].known_to(clock)) return &record.readers[i];
-  if (record.more_readers >= 0)
-    for (const Stamp& reader : lists_[static_cast<size_t>(record.more_readers)])
-      if (!reader.known_to(clock)) return &reader;
-  return nullptr;
-}
-
 }  // namespace sirdar::emulator

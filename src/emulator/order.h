@@ -19,6 +19,7 @@ inline constexpr uint32_t kGranule = 16, kSubgranule = 2;
 struct Stamp {
   uint32_t component = 0, count = 0, site = 0;
   bool four = false;
+  uint32_t load = 0;  // which of the thread's; 0: none that could be on its way for long
 
   bool known_to(const Clock& clock) const {
     if (!four) return clock[component] >= count;
@@ -66,8 +67,16 @@ class SharedMemory {
 
   void add_reader(Record& record, const Stamp& stamp);
   void set_writer(Record& record, const Stamp& stamp, bool generic);
-  // The first reader that `clock` does not know, or null.
-  const Stamp* unknown_reader(const Record& record, const Clock& clock) const;
+  // The first reader of whom `is_wanted` says so, or null.
+  template <class F>
+  const Stamp* find_reader(const Record& record, F&& is_wanted) const {
+    for (int i = 0; i < record.num_readers; ++i)
+      if (is_wanted(record.readers[i])) return &record.readers[i];
+    if (record.more_readers >= 0)
+      for (const Stamp& reader : lists_[static_cast<size_t>(record.more_readers)])
+        if (is_wanted(reader)) return &reader;
+    return nullptr;
+  }
 
  private:
   std::vector<Record>& split(uint32_t index);

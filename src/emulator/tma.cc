@@ -106,6 +106,7 @@ void issue_load(Machine& machine, const LoadRequest& request, const MapFields& m
   shared.for_records(place.offset, map.bytes(), [&](Record& record) {
     machine.check_readers(place, record, clock);
     machine.check_proxy(place, record, clock);
+    machine.check_read_proxy(place, record, clock);
     shared.set_writer(record, stamp, false);
   });
   shared.join_records(place.offset, map.bytes());

@@ -232,6 +232,7 @@ void attach(Fiber& self, MmaOp& op, float* d, uint64_t number) {
   check_since_fence(self, reinterpret_cast<const uint32_t*>(d), count, "an accumulator");
   accumulator.registers[thread] = d;
   ++accumulator.holders;
+  if (op.scale_d) self.loads.take(reinterpret_cast<const uint32_t*>(d), count, self.now());
   for (int i = 0; i < count; ++i) {
     if (op.scale_d) accumulator.values[row_of(thread, i) * op.n + column_of(thread, i)] = d[i];
     std::memcpy(&d[i], &kInFlight, 4);

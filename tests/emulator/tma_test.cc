@@ -183,6 +183,88 @@ TEST(EmulatedTma, LoadMisuseIsRefused) {
                {"was not made by the emulator's maker"});
 }
 
+// A tile that lanes have read is loaded over. Their loads may be on their way when they arrive.
+enum class Fence { nowhere, before_read, before_arrival, after_arrival, of_the_issuer };
+
+void load_over_what_is_read(const TensorMap& map, Fence fence) {
+  const auto fence_at = [&](Fence place) {
+    if (fence == place) ptx::fence_proxy_async_shared();
+  };
+  const int thread = ptx::thread_idx_x();
+  if (thread == 0) ptx::mbarrier_init(bar_at(1), 32);
+  init(1);
+  load(map, 8192, 0, 0);
+  if (thread >= 32) {
+    fence_at(Fence::before_read);
+    ptx::mbarrier_wait(bar_at(0), 0);
+    ptx::load_shared(data_at(4 * static_cast<uint32_t>(thread)));
+    fence_at(Fence::before_arrival);
+    ptx::mbarrier_arrive(bar_at(1));
+    fence_at(Fence::after_arrival);
+  } else {
+    if (thread != 0) return;
+    ptx::mbarrier_wait(bar_at(0), 0);
+    ptx::mbarrier_wait(bar_at(1), 0);
+    fence_at(Fence::of_the_issuer);
+    load(map, 8192, 0, 0);
+    ptx::mbarrier_wait(bar_at(0), 1);
+  }
+}
+
+TEST(EmulatedTma, LoadsOverWhatIsReadWantAFenceOfTheReader) {
+  Matrix16 matrix(64, 64);
+  const TensorMap map = matrix.map(64, 64, Swizzle::bytes_128);
+  expect_clean(calm(64), [&] { load_over_what_is_read(map, Fence::before_arrival); });
+  for (const Fence fence :
+       {Fence::nowhere, Fence::before_read, Fence::after_arrival, Fence::of_the_issuer})
+    expect_fault(calm(64), [&] { load_over_what_is_read(map, fence); },
+                 {"proxy: asynchronous write", "ld.shared", "no fence.proxy.async", "tma.load"});
+}
+
+// Or a product that begins with the words that were read, as they are.
+enum class Taken { as_they_are, behind_the_arrival, times_two };
+
+void multiply_from_what_is_read(const TensorMap& map, const float* numbers, Taken taken) {
+  const int thread = ptx::thread_idx_x();
+  const uint32_t columns = data_at(8192);
+  if (thread == 0) ptx::mbarrier_init(bar_at(1), 128);
+  init(1);
+  const auto load_columns = [&] { ptx::cp_async_bulk_load(columns, numbers, 64, bar_at(0)); };
+  if (thread == 0) load_columns();
+  load(map, 8192 + 64, 0, 0);
+  ptx::mbarrier_wait(bar_at(0), 0);
+  float sum[8];
+  for (int i = 0; i < 2; ++i) {
+    const ptx::Float2 pair = ptx::load_shared_float2(columns + 8 * (thread % 4) + 32 * i);
+    const float factor = taken == Taken::times_two ? 2 : 1;
+    sum[4 * i] = sum[4 * i + 2] = factor * pair.x;
+    sum[4 * i + 1] = sum[4 * i + 3] = factor * pair.y;
+  }
+  if (taken == Taken::behind_the_arrival) ptx::mbarrier_arrive(bar_at(1));
+  const uint64_t tile = ptx::wgmma_descriptor(data_at(0), 16, 1024);
+  ptx::wgmma_fence();
+  ptx::Wgmma<16>::ss<ptx::MmaType::bf16>(sum, tile, tile, 1);
+  ptx::wgmma_commit_group();
+  ptx::wgmma_wait_group<0>();
+  if (taken != Taken::behind_the_arrival) ptx::mbarrier_arrive(bar_at(1));
+  if (thread != 0) return;
+  ptx::mbarrier_wait(bar_at(1), 0);
+  ptx::mbarrier_arrive_expect_tx(bar_at(0), 64);
+  load_columns();
+  ptx::mbarrier_wait(bar_at(0), 1);
+}
+
+TEST(EmulatedTma, LoadsOverWhatAProductHasTakenWantNoFence) {
+  Matrix16 matrix(64, 64);
+  const TensorMap map = matrix.map(64, 64, Swizzle::bytes_128);
+  alignas(16) float numbers[16];
+  std::iota(std::begin(numbers), std::end(numbers), 100.0f);
+  expect_clean(calm(128), [&] { multiply_from_what_is_read(map, numbers, Taken::as_they_are); });
+  for (const Taken taken : {Taken::behind_the_arrival, Taken::times_two})
+    expect_fault(calm(128), [&] { multiply_from_what_is_read(map, numbers, taken); },
+                 {"proxy: asynchronous write", "ld.shared", "tma.load"});
+}
+
 TEST(EmulatedTma, MulticastReachesEveryBlock) {
   Matrix16 matrix(64, 64);
   const TensorMap map = matrix.map(64, 32, Swizzle::bytes_128);

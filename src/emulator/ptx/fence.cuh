@@ -15,6 +15,7 @@ inline void fence_proxy_async_shared(Here here = Here::current()) {
   if (machine().enter(Op::kFenceProxyAsync, here) == Change::kLeftOut) return;
   emulator::Fiber& self = machine().fiber();
   self.proxy_fences.push_back(self.now());
+  self.loads.forget();
   self.advance();
 }
 
@@ -22,6 +23,8 @@ inline void fence_proxy_async_global(Here here = Here::current()) {
   machine().enter(Op::kFenceProxyAsync, here);  // accesses to global memory are not ordered here
 }
 
-inline void fence_gpu(Here here = Here::current()) { machine().enter(Op::kFenceGpu, here); }
+inline void fence_gpu(Here here = Here::current()) {
+  machine().enter(Op::kFenceGpu, here);  // a release hands on what its thread knows as it is
+}
 
 }  // namespace sirdar::ptx

@@ -43,9 +43,22 @@ inline uint32_t load_written(const T* address) {
 }
 inline Int4 load_written_int4(const void* address) { return *static_cast<const Int4*>(address); }
 
+template <class T>
+inline void store_global(T* address, const T& value, Here here = Here::current()) {
+  if (machine().enter(Op::kStoreGlobal, here) == Change::kLeftOut) return;
+  machine().write_global(address, sizeof(T));
+  *address = value;
+}
+template <class T>
+inline T load_global(const T* address, Here here = Here::current()) {
+  machine().enter(Op::kOther, here);
+  machine().read_global(address, sizeof(T));
+  return *address;
+}
+
 inline Int4 load_once_int4(const void* address, Here here = Here::current()) {
   machine().enter(Op::kOther, here);
-  machine().read_global(address);
+  machine().read_global(address, 16);
   return *static_cast<const Int4*>(address);
 }
 inline uint32_t load_once(const uint32_t* address) { return *address; }

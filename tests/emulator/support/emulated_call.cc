@@ -69,23 +69,30 @@ EmulatedCall::EmulatedCall(const std::string& problem, const std::function<void(
   expected_ = check::expected_outputs(kernels_.problem, call_.args());
 }
 
-emulator::Report EmulatedCall::launch(const KernelSource& source, int64_t grid, uint64_t seed,
-                                      const void* params) {
+emulator::Overlapping EmulatedCall::launch_of(const KernelSource& source, int64_t grid,
+                                              const emulator::Launch& as,
+                                              const void* params) const {
   const std::string key = key_of(source);
   const auto kernel = std::find_if(kEmulatedKernels.begin(), kEmulatedKernels.end(),
                                    [&](const EmulatedKernel& one) { return one.key == key; });
-  if (kernel == kEmulatedKernels.end()) return {"no kernel of problems.txt is this one", {}};
-  emulator::Launch launch;
+  if (kernel == kEmulatedKernels.end())
+    throw std::runtime_error("no kernel of problems.txt is this one");
+  emulator::Launch launch = as;
   launch.grid.x = static_cast<unsigned>(grid);
   launch.threads = source.threads;
   launch.shared_bytes = source.shared_bytes;
-  launch.seed = seed;
   launch.resident = static_cast<int>(std::min<int64_t>(grid, 4));
-  launch.misalignment = source.shared_bytes > 0 ? static_cast<unsigned>(seed % 3 * 16) : 0;
-  return emulator::launch(launch, [&] { kernel->run(params); });
+  launch.misalignment = source.shared_bytes > 0 ? static_cast<unsigned>(as.seed % 3 * 16) : 0;
+  return {launch, [kernel, params] { kernel->run(params); }};
 }
 
 emulator::Report EmulatedCall::run(uint64_t seed, int blocks) {
+  emulator::Launch as;
+  as.seed = seed;
+  return run(as, blocks);
+}
+
+emulator::Report EmulatedCall::run(const emulator::Launch& as, int blocks) {
   const auto poison = std::numeric_limits<double>::quiet_NaN();
   for (test::Tensor* output : {&call_.out, &call_.lse, &call_.max_logit})
     if (output->present()) output->fill(poison);
@@ -98,18 +105,24 @@ emulator::Report EmulatedCall::run(uint64_t seed, int blocks) {
   const expression::DeviceModification modification = expression::modification_of(kernels_.problem);
   const std::vector<std::byte> bytes =
       value_or_throw(cuda::modified_params(params, modification, kernels_.problem, call_.args()));
+  emulator::Launch plain;
+  plain.seed = as.seed;
   if (kernels_.config.has_mask_mod) {
-    const emulator::Report report =
-        launch(kernels_.sources.front(),
-               sm90::num_cover_blocks(params_.cover, params_.num_blocks_m), seed, bytes.data());
+    const int64_t grid = sm90::num_cover_blocks(params_.cover, params_.num_blocks_m);
+    const emulator::Overlapping cover =
+        launch_of(kernels_.sources.front(), grid, plain, bytes.data());
+    const emulator::Report report = emulator::launch(cover.launch, cover.kernel);
     if (!report.ok()) return report;
   }
-  emulator::Report report = launch(kernels_.sources.back(), blocks, seed, bytes.data());
-  if (report.ok() && is_split(kernels_.config)) {
-    const int64_t combine_blocks = sm90::num_combine_blocks(kernels_.config, params_);
-    const emulator::Report combined =
-        launch(kernels_.sources.front(), combine_blocks, seed, bytes.data());
-    report.fault = combined.fault;
+  const emulator::Overlapping forward =
+      launch_of(kernels_.sources.back(), blocks, as, bytes.data());
+  emulator::Report report;
+  if (is_split(kernels_.config)) {
+    const int64_t grid = sm90::num_combine_blocks(kernels_.config, params_);
+    report =
+        emulator::launch(forward, launch_of(kernels_.sources.front(), grid, plain, bytes.data()));
+  } else {
+    report = emulator::launch(forward.launch, forward.kernel);
   }
   if (report.ok()) report.fault = wrong();
   return report;

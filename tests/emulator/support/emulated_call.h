@@ -24,13 +24,16 @@ class EmulatedCall {
   // Every launch of the call on as many as `blocks` thread blocks; the report is the forward's, or
   // that of another launch if that has a fault. Wrong results are a fault too.
   emulator::Report run(uint64_t seed, int blocks = 2);
+  // The same with a planted fault, or coverage, of the forward (and the kernel that adds its parts,
+  // which overlaps it).
+  emulator::Report run(const emulator::Launch& as, int blocks);
   const ForwardKernels& kernels() const { return kernels_; }
   const sm90::ForwardParams& params() const { return params_; }
   test::Call& call() { return call_; }
 
  private:
-  emulator::Report launch(const KernelSource& source, int64_t grid, uint64_t seed,
-                          const void* params);
+  emulator::Overlapping launch_of(const KernelSource& source, int64_t grid,
+                                  const emulator::Launch& as, const void* params) const;
   std::string wrong() const;
 
   ForwardKernels kernels_;

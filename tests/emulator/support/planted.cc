@@ -108,6 +108,7 @@ PlantedResult plant_all(const PlantedCase& planted, const std::vector<Expectatio
   std::set<int> met;
   std::set<std::pair<emulator::Op, emulator::Change>> kinds;
   for (const emulator::Mutation& mutation : emulator::plantable(coverage)) {
+    if (planted.is_wanted && !planted.is_wanted(mutation)) continue;
     const bool is_first = kinds.insert({mutation.op, mutation.change}).second;
     if (selection == Selection::one_of_a_kind && !is_first) continue;
     ++result.planted;

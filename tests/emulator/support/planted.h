@@ -16,6 +16,7 @@ struct PlantedCase {
   std::function<emulator::Report(const emulator::Launch&)> run;
   std::function<emulator::Launch(uint64_t seed)> launch_of;
   std::function<std::string(int64_t offset)> name_of_barrier;
+  std::function<bool(const emulator::Mutation&)> is_wanted{};  // empty: all are
 };
 
 // A line of a survivors file: six fields and a reason, between bars. "*" stands for anything.

@@ -67,6 +67,17 @@ SIRDAR_DEVICE Int4 load_written_int4(const void* address) {  // 16-byte aligned
   return value;
 }
 
+// Ordinary stores and loads of what other blocks or the next kernel read, told by a flag or by the
+// kernel's end: the emulator checks that they are.
+template <class T>
+SIRDAR_DEVICE void store_global(T* address, const T& value) {
+  *address = value;
+}
+template <class T>
+SIRDAR_DEVICE T load_global(const T* address) {
+  return *address;
+}
+
 // Global memory that is read, or written, once: lines that others need stay in L2 for longer.
 SIRDAR_DEVICE Int4 load_once_int4(const void* address) {  // 16-byte aligned
   Int4 value;

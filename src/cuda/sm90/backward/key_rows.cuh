@@ -32,7 +32,8 @@ struct KeyRows : ScaleFactor<is_scaled(config)> {  // from P times 2^15 to what 
 
   // ---- products
 
-  // Accumulators that begin with a number of their column, a query row: -lse / scale, -delta.
+  // Accumulators that begin with a number of their column, a query row: -lse / scale, -delta. The
+  // stage may go back without a fence once the product has been waited for: it has had the numbers.
   SIRDAR_DEVICE void start_columns(uint32_t values) {
     SIRDAR_UNROLL
     for (int i = 0; i < kM / 8; ++i) {
@@ -108,6 +109,14 @@ struct KeyRows : ScaleFactor<is_scaled(config)> {  // from P times 2^15 to what 
   // warp's barrier would order as much, but compute-sanitizer does not follow it; neither costs
   // time.
   SIRDAR_DEVICE void arrive_each(uint32_t bar) { ptx::mbarrier_arrive(bar); }
+
+  // A stage of which every lane has read numbers goes back: TMA writes there next, which an arrival
+  // alone does not keep behind loads that are on their way. The fence waits for all of the thread's
+  // accesses: not where products have had what was read.
+  SIRDAR_DEVICE void give_back_read(uint32_t bar) {
+    ptx::fence_proxy_async_shared();
+    arrive_each(bar);
+  }
 
   // ---- between products
 
@@ -203,10 +212,7 @@ struct KeyRows : ScaleFactor<is_scaled(config)> {  // from P times 2^15 to what 
     ptx::mbarrier_wait(s.bias_full(bias_ring.stage, half), bias_ring.parity);
   }
   SIRDAR_DEVICE void give_back_bias() {
-    // TMA writes there next, which an arrival alone does not keep behind loads that are on their
-    // way.
-    ptx::fence_proxy_async_shared();
-    arrive_each(s.bias_empty(bias_ring.stage, half));
+    give_back_read(s.bias_empty(bias_ring.stage, half));
     bias_ring.advance();
   }
 
@@ -356,6 +362,7 @@ struct KeyRows : ScaleFactor<is_scaled(config)> {  // from P times 2^15 to what 
           base + (block.sequence.k.begin + first_key + row) * gradient.rows.stride_row + 8 * piece;
       *reinterpret_cast<ptx::Int4*>(to) = ptx::load_shared_int4(src);
     }
+    ptx::fence_proxy_async_shared();
     ptx::barrier_sync(gradient.barrier, 128);  // before the tile is loaded into
   }
 

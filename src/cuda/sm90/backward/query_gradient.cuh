@@ -164,7 +164,8 @@ struct QueryGradient : ScaleFactor<is_scaled(config)> {  // from what dS is stor
     peaks.v = value_peak();
     const ptx::Int4 found{warp_peak(peaks.v), warp_peak(peaks.dout), warp_peak(peaks.delta), 0};
     if (lane == 0) ptx::store_shared(s.peaks(thread / 32), found);
-    ptx::syncwarp();  // nobody reads V any more
+    ptx::fence_proxy_async_shared();  // TMA writes V next
+    ptx::syncwarp();                  // nobody reads V any more
     if (lane == 0) ptx::mbarrier_arrive(s.peaks_full());
   }
 

@@ -83,6 +83,7 @@ struct BackwardShared {
   SIRDAR_DEVICE uint32_t item_empty(int i) const { return bar(kFirstItem + kItemSlots + i); }
   SIRDAR_DEVICE void arrive_at_item(int i) const {
     if constexpr (config.cluster_size > 1) {
+      ptx::fence_proxy_async_shared();                 // the next one is copied there
       ptx::mbarrier_arrive_cluster(item_empty(i), 0);  // who draws
     } else {
       ptx::mbarrier_arrive(item_empty(i));

@@ -37,7 +37,11 @@ struct ValueGradient : KeyRows<config, Modification> {
     uint32_t sloped[kM / 4];              // the weights times the slopes of their logits
     if constexpr (is_modified(config)) {  // statistics are read once more
       this->take_modified(block, tiles, s.lse(q_ring.stage), asked, weights, sloped);
-      this->arrive_each(s.q_empty(q_ring.stage));
+      if constexpr (has_slopes(config)) {
+        this->give_back_read(s.q_empty(q_ring.stage));
+      } else {
+        this->arrive_each(s.q_empty(q_ring.stage));
+      }
       q_ring.advance();
     } else {
       this->arrive_each(s.q_empty(q_ring.stage));

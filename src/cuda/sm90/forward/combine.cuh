@@ -64,7 +64,8 @@ struct Combiner {
           const bool is_there = first + i < num_parts && 4 * lane + 128 * piece < config.head_dim_v;
           values[i][piece] = {};
           if (is_there) {
-            values[i][piece] = *reinterpret_cast<const FourFloats*>(own + i * stride + 128 * piece);
+            values[i][piece] = ptx::load_global(
+                reinterpret_cast<const FourFloats*>(own + i * stride + 128 * piece));
           }
         }
       }

@@ -480,7 +480,8 @@ struct Consumer {
         }
       }
     }
-    ptx::syncwarp();  // one lane gives K back for all that have read it
+    ptx::fence_proxy_async_shared();  // TMA writes K's stage next, and Q's buffer
+    ptx::syncwarp();                  // one lane gives K back for all that have read it
     Terms terms;
     load_bias(item, block, terms);
     if constexpr (kStagesBias) {  // the tile has been given back

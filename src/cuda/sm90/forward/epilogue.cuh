@@ -53,7 +53,7 @@ struct Epilogue {
       SIRDAR_UNROLL
       for (int column = 0; column < config.head_dim_v; column += 8) {
         const int i = column / 2 + 2 * half;
-        *reinterpret_cast<TwoFloats*>(part + column) = {value(i), value(i + 1)};
+        ptx::store_global(reinterpret_cast<TwoFloats*>(part + column), {value(i), value(i + 1)});
       }
     }
   }
@@ -183,7 +183,8 @@ struct Epilogue {
       const int tile_row = row - c.lane / 4 + place;
       if (!is_stored(tile_row, stored) || column >= config.head_dim_v) return;
       if constexpr (is_split(config)) {
-        *reinterpret_cast<TwoFloats*>(part_of(tile_row) + column) = {first, second};
+        ptx::store_global(reinterpret_cast<TwoFloats*>(part_of(tile_row) + column),
+                          {first, second});
       } else {
         *reinterpret_cast<uint32_t*>(row_pointer(tile_row) + column) =
             pack<config.element>(first, second);

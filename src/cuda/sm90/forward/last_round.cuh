@@ -28,10 +28,10 @@ struct Share {
                            : c.params.counter;
     return flags + kSlotFlags * slot + warp();
   }
-  SIRDAR_DEVICE float* piece(int slot, int index) const {
+  SIRDAR_DEVICE ptx::Int4* piece(int slot, int index) const {
     const long long place =
         (static_cast<long long>(slot) * kWarps + warp()) * (kPieces + 1) + index;
-    return c.params.last.sums + (place * 32 + c.lane) * 4;
+    return reinterpret_cast<ptx::Int4*>(c.params.last.sums + (place * 32 + c.lane) * 4);
   }
 
   SIRDAR_DEVICE static ptx::Int4 words(float a, float b, float c, float d) {
@@ -45,10 +45,10 @@ struct Share {
     SIRDAR_UNROLL
     for (int i = 0; i < kPieces; ++i) {
       const float* four = c.out + 4 * i;
-      *reinterpret_cast<ptx::Int4*>(piece(slot, i)) = words(four[0], four[1], four[2], four[3]);
+      ptx::store_global(piece(slot, i), words(four[0], four[1], four[2], four[3]));
     }
-    *reinterpret_cast<ptx::Int4*>(piece(slot, kPieces)) =
-        words(c.rows.reference.upper, c.rows.reference.lower, c.rows.sum.upper, c.rows.sum.lower);
+    ptx::store_global(piece(slot, kPieces), words(c.rows.reference.upper, c.rows.reference.lower,
+                                                  c.rows.sum.upper, c.rows.sum.lower));
     ptx::fence_gpu();
     ptx::syncwarp();
     if (c.lane == 0) ptx::store_release(flag(slot), 1);
@@ -92,7 +92,7 @@ struct Share {
       own[3] = ptx::fma_of(own[3], lower.own, number(four.w) * lower.other);
     }
     ptx::syncwarp();
-    if (c.lane == 0) *flag(slot) = 0;  // as it was found
+    if (c.lane == 0) ptx::store_global(flag(slot), 0);  // as it was found
   }
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/sm90/forward/work.cuh"
+#include "ptx/memory.cuh"
 
 namespace sirdar::sm90 {
 
@@ -35,10 +36,10 @@ SIRDAR_DEVICE TwoFloats* part_end(const PartsView& parts, const WorkItem& item, 
 
 SIRDAR_DEVICE void write_end(const PartsView& parts, const WorkItem& item, QueryRow of,
                              PartEnd end) {
-  *part_end(parts, item, of) = {end.reference, end.sum};
+  ptx::store_global(part_end(parts, item, of), {end.reference, end.sum});
 }
 SIRDAR_DEVICE PartEnd read_end(const PartsView& parts, const WorkItem& item, QueryRow of) {
-  const TwoFloats end = *part_end(parts, item, of);
+  const TwoFloats end = ptx::load_global(part_end(parts, item, of));
   return {end.a[0], end.a[1]};
 }
 

@@ -94,7 +94,7 @@ struct Restorer {
     const ExactRow<config, Modification> exact(params, modification, item, tile_row);
     exact.each_sum(scale, reference, lane, [&](int column, float first, float second) {
       if (column < config.head_dim_v) {
-        *reinterpret_cast<TwoFloats*>(part + column) = {first, second};
+        ptx::store_global(reinterpret_cast<TwoFloats*>(part + column), {first, second});
       }
     });
   }
