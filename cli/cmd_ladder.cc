@@ -87,10 +87,10 @@ int run_kernel_ladder(const LadderFlags& flags) {
   options.compile_only = flags.compile_only;
   const bool shows_progress = isatty(STDERR_FILENO) == 1;
   if (shows_progress) {
-    options.on_step = [](std::string_view step) { fmt::print(stderr, "\r\033[K{} ...", step); };
+    options.on_step = [](std::string_view step) { say(fmt::format("\r\033[K{} ...", step)); };
   }
   const auto rungs = climb_kernels(problem.value(), options);
-  if (shows_progress) fmt::print(stderr, "\r\033[K");
+  if (shows_progress) say("\r\033[K");
   if (!rungs.ok()) return fail(rungs.status());
   const auto print = flags.json ? print_kernels_json : print_kernels;
   print(problem.value(), rungs.value(), options);
@@ -130,10 +130,10 @@ int run_ladder(const LadderFlags& flags) {
   options.fast_memory_bytes = fast_memory.value();
   const bool shows_progress = isatty(STDERR_FILENO) == 1;
   if (shows_progress) {
-    options.on_rung = [](std::string_view rung) { fmt::print(stderr, "\r\033[K{} ...", rung); };
+    options.on_rung = [](std::string_view rung) { say(fmt::format("\r\033[K{} ...", rung)); };
   }
   const Result<Climb> climb = ladder::climb(options);
-  if (shows_progress) fmt::print(stderr, "\r\033[K");
+  if (shows_progress) say("\r\033[K");
   if (!climb.ok()) {
     const Status& status = climb.status();
     return fail(status.argument() == "fast_memory" ? in_flag_terms(status) : status);

@@ -45,6 +45,9 @@ Action declare_cache(CLI::App& app);
 CLI::Option* add_switch(CLI::App& app, const std::string& name, bool& target,
                         const std::string& text);
 
+// Text on stderr. Where it cannot be written there is nobody to tell, and the work goes on.
+void say(std::string_view text);
+
 // Says one sentence on stderr, whatever is in it, and returns kExitBadInput.
 int fail(std::string_view sentence);
 int fail(const Status& status);

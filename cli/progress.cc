@@ -1,11 +1,12 @@
 #include "progress.h"
 
+#include "commands.h"
+
 #include <fmt/format.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 
 namespace sirdar::cli {
 namespace {
@@ -32,15 +33,13 @@ void Progress::show(int64_t done, int64_t total, std::string_view detail) {
   is_shown_ = true;
   std::string line = fmt::format("{} {}/{}  {}", title_, done, total, detail);
   line.resize(std::min(line.size(), terminal_columns() - 1));
-  fmt::print(stderr, "\r\033[K{}", line);
-  std::fflush(stderr);
+  say("\r\033[K" + line);
 }
 
 void Progress::clear() {
   if (!is_shown_) return;
   is_shown_ = false;
-  fmt::print(stderr, "\r\033[K");
-  std::fflush(stderr);
+  say("\r\033[K");
 }
 
 }  // namespace sirdar::cli

@@ -43,15 +43,20 @@ CLI::Option* add_switch(CLI::App& app, const std::string& name, bool& target,
       ->multi_option_policy(CLI::MultiOptionPolicy::Throw);
 }
 
+void say(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  std::fflush(stderr);
+}
+
 int fail(std::string_view sentence) {
   if (reader_is_gone) return kExitBadInput;
-  fmt::print(stderr, "sirdar: {}\n", one_line(sentence));
+  say(fmt::format("sirdar: {}\n", one_line(sentence)));
   return kExitBadInput;
 }
 
 int fail(const Status& status) { return fail(status.message()); }
 
-void notice(std::string_view sentence) { fmt::print(stderr, "note: {}\n", one_line(sentence)); }
+void notice(std::string_view sentence) { say(fmt::format("note: {}\n", one_line(sentence))); }
 
 Status flush_output() {
   // The reason of a write that failed earlier is still there, or lost.

@@ -136,6 +136,19 @@ def test_output_that_nobody_gets_is_no_success(sirdar, arguments):
                                  f"{' on device' if 'space' in reason else ''}); send it elsewhere.\n")
 
 
+@pytest.mark.parametrize("arguments, code", [
+    (["bench", "fwd s-16"], 2), (["explain"], 2), (["nothing"], 2), (["--nothing"], 2),
+    (["compile", "fwd s8 d8 fp8_e4m3"], 2), (["cache", "verify"], 2), (["ladder", "--device", ""], 2),
+    # A note: the tiles that only the data tell.
+    (["explain", "fwd s64 document", "--svg", "map.svg"], 0)])
+def test_standard_error_that_nobody_gets_changes_no_code(sirdar, arguments, code):
+    env = {**os.environ, "SIRDAR_CACHE_DIR": "/dev/null"}
+    for shell in ("2>&-", "2>/dev/full"):
+        result = subprocess.run(["sh", "-c", f'"$@" {shell}', "sh", binary(), *arguments], env=env,
+                                stdout=subprocess.PIPE, cwd=sirdar.folder, timeout=60)
+        assert result.returncode == code, (arguments, shell)
+
+
 def test_a_closed_stream_is_no_file_of_ours(sirdar):
     """The next file to be opened has the lowest number that is free, which would be a stream's."""
     command = '"$@" <&- >&- 2>&-'
