@@ -40,8 +40,8 @@ Status check_name(std::string_view name, std::string_view argument) {
                                        shortened(name), known, suggestion_or_stop(name, names)));
 }
 
-// The last of two values would win without a word.
-Status check_knobs(const PlanOptions& options) {
+// The last of two values would win without a word, and a knob over the option of its name.
+Status check_knobs(const PlanOptions& options, const Device& device) {
   for (size_t i = 0; i < options.knobs.size(); ++i) {
     for (size_t j = 0; j < i; ++j) {
       const auto &first = options.knobs[j], &second = options.knobs[i];
@@ -50,6 +50,18 @@ Status check_knobs(const PlanOptions& options) {
             "knobs",
             fmt::format("'{}' is given twice, as '{}' and as '{}'; give it once.",
                         shortened(first.first), shortened(first.second), shortened(second.second)));
+    }
+  }
+  if (device.kind != DeviceKind::cpu) return {};
+  const std::pair<std::string_view, std::string> chosen[] = {
+      {"isa", options.isa},
+      {"num_threads", options.num_threads > 0 ? fmt::to_string(options.num_threads) : ""}};
+  for (const auto& [name, value] : chosen) {
+    for (const auto& [knob, other] : options.knobs) {
+      if (knob == name && !value.empty() && value != other)
+        return invalid("knobs", fmt::format("'{}' is given twice, as the option '{}' and as the "
+                                            "knob '{}'; give it once.",
+                                            name, shortened(value), shortened(other)));
     }
   }
   return {};
@@ -147,7 +159,7 @@ Result<Plan> create_plan(const Problem& problem, const PlanOptions& options, con
                          std::vector<Refusal>& refusals) {
   if (Status status = problem.validate(); !status.ok()) return status;
   if (Status status = check_environment(); !status.ok()) return status;
-  if (Status status = check_knobs(options); !status.ok()) return status;
+  if (Status status = check_knobs(options, device); !status.ok()) return status;
   const Result<std::string> forced = forced_name(options);
   if (!forced.ok()) return forced.status();
   const Result<Device> facts = narrowed(device, options);

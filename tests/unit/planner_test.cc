@@ -90,6 +90,24 @@ TEST(Planner, AKnobGivenTwiceIsRefusedWithBothValues) {
   }
 }
 
+TEST(Planner, AKnobBesideTheOptionOfItsNameIsRefusedWithBothValues) {
+  for (const std::string_view problem : {"fwd s64 d64", "bwd s64 d64"}) {
+    const std::string_view name = problem.starts_with("fwd") ? "cpu.forward" : "cpu.backward";
+    PlanOptions options = with_knobs(name, {{"num_threads", "2"}});
+    options.num_threads = 1;
+    expect_refused(planned(std::string(problem), options), StatusCode::invalid_argument,
+                   "knobs: 'num_threads' is given twice, as the option '1' and as the knob '2'");
+    options.num_threads = 2;
+    EXPECT_TRUE(planned(std::string(problem), options).ok());
+    options = with_knobs(name, {{"isa", "scalar"}});
+    options.isa = "avx2";
+    expect_refused(planned(std::string(problem), options, "zen4"), StatusCode::invalid_argument,
+                   "knobs: 'isa' is given twice, as the option 'avx2' and as the knob 'scalar'");
+    options.isa = "scalar";
+    EXPECT_TRUE(planned(std::string(problem), options, "zen4").ok());
+  }
+}
+
 // What the list of an unknown knob's refusal names can be given: none of it follows from the
 // problem.
 TEST(Planner, TheListOfKnobsNamesKnobs) {
