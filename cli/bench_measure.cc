@@ -13,6 +13,7 @@
 #include "check/inputs.h"
 #include "cpu/dispatch.h"
 #include "cpu/peak.h"
+#include "peak_memory.h"
 #include "plan/cost.h"
 #include "plan/tiles.h"
 
@@ -21,7 +22,8 @@ namespace {
 
 constexpr int kRepetitions = 30;
 constexpr double kPeakSeconds = 0.005;
-constexpr double kMostBytes = 512 << 20;  // of data, beyond three times a problem's
+constexpr double kMostBytes = 512 << 20;         // of data, beyond three times a problem's
+constexpr int64_t kMostRead = int64_t{2} << 30;  // bytes, to measure the memory
 
 template <class Work>
 double milliseconds(const Work& work) {
@@ -168,7 +170,8 @@ Result<BenchResult> measure(const Plan& plan, const BenchOptions& options) {
   }
   result.num_buffers = static_cast<int>(buffers.size());
   result.extra_mib = static_cast<double>(workspace.size()) / (1 << 20);
-  result.peak_gbytes_per_s = cpu::measure_read_bandwidth(result.num_threads, 0.2) * 1e-9;
+  const int64_t most_read = std::min(kMostRead, free_memory().value_or(kMostRead) / 4);
+  result.peak_gbytes_per_s = cpu::measure_read_bandwidth(result.num_threads, 0.2, most_read) * 1e-9;
 
   Samples samples;
   double spent_ms = 0;

@@ -20,21 +20,20 @@ std::optional<int64_t> bytes_in(const char* path, std::string_view key) {
   return std::nullopt;
 }
 
-// What may be had, as far as the system tells.
-std::optional<int64_t> free_bytes() {
+}  // namespace
+
+std::optional<int64_t> free_memory() {
   std::optional<int64_t> bytes = bytes_in("/proc/meminfo", "MemAvailable:");
   std::ifstream limit("/sys/fs/cgroup/memory.max");  // "max" where there is none
   if (int64_t most = 0; limit >> most) bytes = std::min(bytes.value_or(most), most);
   return bytes;
 }
 
-}  // namespace
-
 Status check_memory(const Problem& problem) {
   Problem whole = problem;  // hidden rows are made too
   whole.mask = Mask();
   const double needed = cost_of(whole).bytes();
-  const std::optional<int64_t> free = free_bytes();
+  const std::optional<int64_t> free = free_memory();
   if (!free || needed <= static_cast<double>(*free)) return {};
   constexpr double kGiB = 1 << 30;
   return Status(

@@ -56,8 +56,10 @@ double measure_peak_flops(Isa isa, DType dtype, int num_threads, double seconds)
   return static_cast<double>(rounds) * kernels.flops_per_round * num_threads / elapsed;
 }
 
-double measure_read_bandwidth(int num_threads, double seconds) {
-  const int64_t elements_per_thread = int64_t{16} << 20;  // 128 MiB
+double measure_read_bandwidth(int num_threads, double seconds, int64_t most_bytes) {
+  constexpr int64_t kUsual = int64_t{16} << 20, kUnroll = 8;  // 128 MiB
+  const int64_t most = most_bytes / 8 / num_threads / kUnroll * kUnroll;
+  const int64_t elements_per_thread = std::clamp(most, kUnroll, kUsual);
   std::vector<uint64_t> data(static_cast<size_t>(elements_per_thread * num_threads), 1);
   std::vector<uint64_t> kept(static_cast<size_t>(num_threads));
   const Clock::time_point start = Clock::now();
@@ -65,9 +67,9 @@ double measure_read_bandwidth(int num_threads, double seconds) {
   do {
     const double elapsed = timed(num_threads, [&](int thread) {
       const uint64_t* at = data.data() + thread * elements_per_thread;
-      uint64_t sums[8] = {};
-      for (int64_t i = 0; i < elements_per_thread; i += 8)
-        for (int lane = 0; lane < 8; ++lane) sums[lane] += at[i + lane];
+      uint64_t sums[kUnroll] = {};
+      for (int64_t i = 0; i < elements_per_thread; i += kUnroll)
+        for (int lane = 0; lane < kUnroll; ++lane) sums[lane] += at[i + lane];
       for (const uint64_t sum : sums) kept[static_cast<size_t>(thread)] += sum;
     });
     best = std::max(best, static_cast<double>(data.size() * sizeof(uint64_t)) / elapsed);

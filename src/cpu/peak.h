@@ -12,7 +12,8 @@ namespace sirdar::cpu {
 // smallest rate that all keep up together.
 double measure_peak_flops(Isa isa, DType dtype, int num_threads, double seconds);
 
-// Bytes per second that `num_threads` threads read together from memory far larger than the caches.
-double measure_read_bandwidth(int num_threads, double seconds);
+// Bytes per second that `num_threads` threads read together from memory far larger than the caches:
+// 128 MiB each, and no more than `most_bytes` of all.
+double measure_read_bandwidth(int num_threads, double seconds, int64_t most_bytes);
 
 }  // namespace sirdar::cpu

@@ -66,6 +66,8 @@ def test_version_and_help(sirdar):
     (["bench", "fwd s64", "--knob", "block_m"], "NAME=VALUE"),
     (["bench", "fwd s64", "--knob", "blok_m=1"], ["blok_m", "did you mean 'block_m'"]),
     (["bench", "fwd s64", "--knob", "block_m=32", "--knob", "block_m=64"], ["twice", "'32'", "'64'"]),
+    (["bench", "fwd s64", "--knob", "num_threads=2", "--threads", "1"],
+     ["--knob: 'num_threads' is given twice", "'1'", "'2'"]),
     (["bench", "fwd s64", "--knob", "isa=foo"], ["--knob: isa='foo' cannot be read; give one of scalar, "]),
     (["bench", "fwd s64", "--knob", "block_m=99999999999"], ["--knob: block_m='99999999999'", "32 bits"]),
     (["bench", "/tmp"], ["'/tmp'", ".txt"]), (["bench", "none.txt"], "none.txt"),
@@ -215,6 +217,15 @@ def test_what_could_not_be_counted_has_no_share(sirdar):
 def test_a_benchmark_is_of_the_knobs_given(sirdar):
     row = bench(sirdar, "fwd s64 d64", "--knob", "isa=scalar", "--knob", "num_threads=1", "--backend", "cpu")
     assert row["isa"] == "scalar" and row["threads"] == 1 and "isa=scalar" in row["config"]
+
+
+def test_many_threads_read_no_more_memory(sirdar):
+    process = subprocess.Popen([binary(), "bench", "fwd s64 d64", "--threads", "200", "--min-time", "0",
+                                "--max-time", "0"], stdout=subprocess.DEVNULL, cwd=sirdar.folder)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    assert usage.ru_maxrss << 10 < 6 << 30  # 128 MiB for each would be 25 GiB
 
 
 @pytest.mark.parametrize("problem", ["fwd b2147483647 s0", "bwd b2147483647 s0",
