@@ -1,12 +1,14 @@
 """The decoding call of both flash-attn interfaces: new keys go into a cache, queries attend to it."""
 
+import operator
+
 import torch
 from torch.autograd import forward_ad
 
 from .. import _problem
 from ..torch import _core, attention
 from ..torch._attention import PLAIN_TYPES, check_memory, check_tensor
-from ._common import is_unread, real_or_none, whole, window_of
+from ._common import check_range, check_starts, ends, is_traced, is_unread, real_or_none, whole, window_of
 from ._rotate import rotate
 from ._words import in_words
 
@@ -39,24 +41,25 @@ def _lengths(cache_seqlens, batch, device):
             f"of shape {(batch,)} is needed, or an int."
         )
     check_memory("cache_seqlens", cache_seqlens)
+    if cache_seqlens.dtype == torch.int64:
+        check_range("cache_seqlens", cache_seqlens, 2**31)
     return cache_seqlens
 
 
 def _check_room(lengths, added, capacity, table_name):
     """Appending must not pass the end of the cache. On a GPU asking waits for it: that is done for pages, as
     FlashAttention does, and not while a stream is captured."""
-    if is_unread(lengths) and not lengths.is_cuda:
+    if is_traced() or type(lengths) not in PLAIN_TYPES or lengths.numel() == 0:
         return
-    if lengths.is_cuda and (
-        torch.compiler.is_compiling() or table_name is None or torch.cuda.is_current_stream_capturing()
-    ):
+    if lengths.is_cuda and (table_name is None or torch.cuda.is_current_stream_capturing()):
         return
-    if lengths.numel() == 0:
-        return
-    shortest, longest = int(lengths.min()), int((lengths + added).max())
-    if shortest < 0:
+    has_one_count = isinstance(added, int)  # for sums, Python's ints have no end
+    held = [*ends(lengths)] if has_one_count else lengths.tolist()
+    counts = [added] * len(held) if has_one_count else added.tolist()
+    longest = max(map(operator.add, held, counts))
+    if min(held) < 0:
         raise ValueError(
-            f"cache_seqlens: holds {shortest}; lengths from 0 to {capacity} less the new keys are allowed."
+            f"cache_seqlens: holds {min(held)}; lengths from 0 to {capacity} less the new keys are allowed."
         )
     if longest > capacity:
         raise RuntimeError(
@@ -65,14 +68,14 @@ def _check_room(lengths, added, capacity, table_name):
         )
 
 
-def _check_pages(name, table, lengths, page_size, num_pages):
-    """table [batch, max_pages]: the pages of the first `lengths` keys must exist. A GPU is not asked."""
+def _check_pages(name, table, lengths, added, page_size, num_pages):
+    """table [batch, max_pages]: the pages of the first lengths + added keys must exist. A GPU is not asked."""
     if is_unread(table) or table.numel() == 0:
         return
-    lowest, highest = table.aminmax()
+    lowest, highest = ends(table)
     if lowest >= 0 and highest < num_pages:
         return  # else what is not read may hold anything
-    is_read = torch.arange(table.shape[1], device=table.device) * page_size < lengths[:, None]
+    is_read = torch.arange(table.shape[1], device=table.device) * page_size < (lengths + added)[:, None]
     wrong = is_read & ((table < 0) | (table >= num_pages))
     if wrong.any():
         raise ValueError(
@@ -82,29 +85,8 @@ def _check_pages(name, table, lengths, page_size, num_pages):
 
 def _rows_of_table(page_table, cache_batch_idx):
     """The pages of the sequences that a batch is made of."""
-    if not is_unread(cache_batch_idx) and cache_batch_idx.numel():
-        lowest, highest = cache_batch_idx.aminmax()
-        if lowest < 0 or highest >= page_table.shape[0]:
-            raise ValueError(
-                f"cache_batch_idx: holds {int(lowest if lowest < 0 else highest)}; numbers from 0 to "
-                f"{page_table.shape[0] - 1} are allowed."
-            )
+    check_range("cache_batch_idx", cache_batch_idx, page_table.shape[0])
     return page_table[cache_batch_idx.long()]
-
-
-def _check_starts(name, starts, batch, rows, device):
-    """Prefix sums [batch + 1] of the lengths of sequences that lie end to end. A GPU is not asked."""
-    check_tensor(name, starts, device)
-    if starts.dtype != torch.int32 or starts.dim() != 1 or (batch or 0) not in (0, len(starts) - 1):
-        wanted = "[batch + 1]" if batch is None else (batch + 1,)
-        raise ValueError(
-            f"{name}: is {starts.dtype} of shape {tuple(starts.shape)}; torch.int32 of shape {wanted} is needed."
-        )
-    if is_unread(starts):
-        return
-    numbers = starts.tolist()
-    if not numbers or numbers[0] != 0 or numbers[-1] != rows or sorted(numbers) != numbers:
-        raise ValueError(f"{name}: is {_problem.said(numbers)}; it must rise from 0 to the {rows} rows there are.")
 
 
 class _Rows:
@@ -144,8 +126,8 @@ def _check_new(name, new, cache_name, cache, leading):
 
 
 def _check_appended(k_cache, v_cache, k, v, lengths, starts, pages):
-    """New keys and values, and that the caches have room for them, each in a place of its own; gives their _Rows.
-    pages: {name: table [batch, max_pages]} of a cache in pages, or empty."""
+    """New keys and values, and that the caches have room for them, each in a place of its own; gives their _Rows, and
+    the places. pages: {name: table [batch, max_pages]} of a cache in pages, or empty."""
     batch, device = lengths.shape[0], lengths.device
     rank = 4 if starts is None else 3
     check_tensor("k", k, device)
@@ -156,7 +138,7 @@ def _check_appended(k_cache, v_cache, k, v, lengths, starts, pages):
         if table.dim() != 2 or table.shape[0] != batch:
             raise ValueError(f"{name}: must have one row for each of the {batch} sequences.")
     if starts is not None:
-        _check_starts("cu_seqlens_k_new", starts, batch, k.shape[0], device)
+        check_starts("cu_seqlens_k_new", starts, batch, k.shape[0], device)
     leading = (batch, k.shape[1]) if starts is None else k.shape[:1]
     _check_new("k", k, "k_cache", k_cache, leading)
     _check_new("v", v, "v_cache", v_cache, leading)
@@ -166,26 +148,28 @@ def _check_appended(k_cache, v_cache, k, v, lengths, starts, pages):
     rows, capacity = _Rows(k, starts), k_cache.shape[1] * next((table.shape[1] for table in pages.values()), 1)
     name = next((name for name in pages if name != "cache_batch_idx"), None)
     _check_room(lengths, rows.count, capacity, name)
+    page_size, table = k_cache.shape[1], next(iter(pages.values()), None)
     for name, table in pages.items():
-        _check_pages(name, table, lengths + rows.count, k_cache.shape[1], k_cache.shape[0])
-        _check_places(name, rows, lengths, table, k_cache.shape[1])
-    return rows
+        _check_pages(name, table, lengths, rows.count, page_size, k_cache.shape[0])
+    places = _places(rows, lengths, table, page_size)
+    if table is not None and not is_unread(table) and not (batch == 1 and k.shape[-3] <= page_size):
+        _check_places(name, *places, page_size)
+    return rows, places
 
 
-def _check_places(name, rows, lengths, table, page_size):
-    """Of two new keys in one place of the cache either may stay there. A GPU is not asked."""
-    if is_unread(table):
+def _check_places(name, pages, positions, page_size):
+    """Of two new keys in one place of the cache either may stay there."""
+    places = (pages * page_size + positions).flatten().tolist()
+    if len(set(places)) == len(places):
         return
-    pages, places = _places(rows, lengths, table, page_size)
-    places = (pages * page_size + places).flatten().sort().values
-    twice = places[1:][places.diff() == 0]
-    if twice.numel():
-        page, place = divmod(int(twice[0]), page_size)
-        what = "row" if name == "cache_batch_idx" else "page"
-        raise ValueError(
-            f"{name}: puts two new keys at position {place} of {what} {page}; each sequence that is appended to needs "
-            f"a {what} of its own there."
-        )
+    places.sort()
+    twice = next(place for place, other in zip(places, places[1:]) if place == other)
+    page, place = divmod(twice, page_size)
+    what = "row" if name == "cache_batch_idx" else "page"
+    raise ValueError(
+        f"{name}: puts two new keys at position {place} of {what} {page}; each sequence that is appended to needs "
+        f"a {what} of its own there."
+    )
 
 
 def _places(rows, lengths, table, page_size):
@@ -242,8 +226,11 @@ def _check_call(attend, q, k_cache, v_cache, lengths, options, more):
 def _turned(q, k, cos, sin, interleaved, start, is_causal, rows_q, rows_k):
     """q and k turned from position start [batch] on. Without a causal mask or a window every query stands
     at the end of the cache."""
-    for name, table in (("rotary_cos", cos), ("rotary_sin", sin), ("rotary_seqlens", start)):
+    for name, table in (("rotary_cos", cos), ("rotary_sin", sin)):
         check_tensor(name, table, q.device)
+        if not table.is_floating_point():
+            raise ValueError(f"{name}: has dtype {table.dtype}; a floating one is needed.")
+        check_memory(name, table)
     if cos.dim() != 2 or cos.shape != sin.shape or 2 * cos.shape[1] > q.shape[-1]:
         raise ValueError(
             f"rotary_cos, rotary_sin: have shapes {tuple(cos.shape)} and {tuple(sin.shape)}; both must be "
@@ -252,7 +239,7 @@ def _turned(q, k, cos, sin, interleaved, start, is_causal, rows_q, rows_k):
     at_q, at_k = (start.long()[rows.sequence] for rows in (rows_q, rows_k))
     at_q, at_k = at_q + rows_q.place * is_causal, at_k + rows_k.place
     if not is_unread(start):
-        last = max((int(at.max()) for at in (at_q, at_k) if at.numel()), default=-1)
+        last = max((ends(at)[1] for at in (at_q, at_k) if at.numel()), default=-1)
         if last >= cos.shape[0]:
             raise ValueError(
                 f"rotary_cos: has {cos.shape[0]} positions, and the new keys come to position {last}; pass "
@@ -264,6 +251,7 @@ def _turned(q, k, cos, sin, interleaved, start, is_causal, rows_q, rows_k):
 def _of_query_heads(name, scale, q, batch):
     """scale [batch, num_heads_kv] as fp32 [batch, num_heads_q]."""
     check_tensor(name, scale, q.device)
+    check_memory(name, scale)
     heads = scale.shape[-1] if scale.dim() == 2 else 0
     if not heads or scale.shape[0] != batch or q.shape[-2] % heads:
         raise ValueError(
@@ -280,15 +268,20 @@ def _check_leftpad(leftpad, batch, k_cache, pages):
             "needed."
         )
     check_memory("cache_leftpad", leftpad)
-    if is_unread(leftpad) or not batch:
-        return
     capacity = k_cache.shape[1] * next((table.shape[1] for table in pages.values()), 1)
-    lowest, highest = (int(end) for end in leftpad.aminmax())
-    if lowest < 0 or highest > capacity:
-        raise ValueError(
-            f"cache_leftpad: holds {lowest if lowest < 0 else highest}; numbers from 0 to {capacity}, the keys that "
-            "the cache has room for, are allowed."
-        )
+    check_range("cache_leftpad", leftpad, capacity + 1, ", the keys that the cache has room for,")
+
+
+def _check_rotary_seqlens(seqlens, cos, batch, device):
+    """Where in the rotary tables the new keys of each sequence begin, [batch], or None. A GPU is not asked."""
+    if seqlens is None:
+        return
+    if cos is None:
+        raise ValueError("rotary_seqlens: is given without rotary_cos; pass the tables too.")
+    _check_numbers("rotary_seqlens", seqlens, 1, device)
+    if len(seqlens) != batch:
+        raise ValueError(f"rotary_seqlens: has shape {tuple(seqlens.shape)}; {(batch,)} is needed.")
+    check_range("rotary_seqlens", seqlens, 2**31)
 
 
 class Descale:
@@ -362,9 +355,15 @@ def with_kvcache(
         if cache.dim() != 4:
             raise ValueError(f"{name}: has {cache.dim()} axes; 4 are needed.")
     if cu_seqlens_q is not None:
-        _check_starts("cu_seqlens_q", cu_seqlens_q, None, q.shape[0], device)
+        longest = check_starts("cu_seqlens_q", cu_seqlens_q, None, q.shape[0], device)
+        max_seqlen_q = whole("max_seqlen_q", max_seqlen_q)
+        if longest and max_seqlen_q is not None and max_seqlen_q < longest:
+            raise ValueError(
+                f"max_seqlen_q: is {max_seqlen_q}, and a sequence of cu_seqlens_q has {longest} rows; pass the longest."
+            )
     batch = q.shape[0] if cu_seqlens_q is None else len(cu_seqlens_q) - 1
     lengths = _lengths(cache_seqlens, batch, device)
+    _check_rotary_seqlens(rotary_seqlens, rotary_cos, batch, device)
     pages = {}
     if cache_batch_idx is not None:
         _check_numbers("cache_batch_idx", cache_batch_idx, 1, device)
@@ -374,6 +373,8 @@ def with_kvcache(
             page_table = _rows_of_table(page_table, cache_batch_idx)
         pages = {table_name: page_table}
     elif cache_batch_idx is not None:
+        if cache_batch_idx.dtype == torch.int64:
+            check_range("cache_batch_idx", cache_batch_idx, k_cache.shape[0])
         # A row of the cache is one page of the whole length: nothing is copied.
         pages = {"cache_batch_idx": cache_batch_idx.to(torch.int32).reshape(-1, 1)}
     if lengths is None and pages:
@@ -398,10 +399,10 @@ def with_kvcache(
         "page_table": next(iter(pages.values()), None), **window,
     }  # fmt: skip
     if cu_seqlens_q is not None:
-        options |= {"cu_seqlens_q": cu_seqlens_q, "seqlen_q": whole("max_seqlen_q", max_seqlen_q)}
+        options |= {"cu_seqlens_q": cu_seqlens_q, "seqlen_q": max_seqlen_q}
     attend = _ATTEND[next(iter(pages), None)]
     if k is not None:
-        rows = _check_appended(k_cache, v_cache, k, v, lengths, cu_seqlens_k_new, pages)
+        rows, places = _check_appended(k_cache, v_cache, k, v, lengths, cu_seqlens_k_new, pages)
         if rotary_cos is not None:
             start = lengths if rotary_seqlens is None else rotary_seqlens
             is_causal = bool(causal) or any(side is not None for side in window.values())
@@ -409,10 +410,11 @@ def with_kvcache(
                 q, k, rotary_cos, rotary_sin, rotary_interleaved, start, is_causal,
                 _Rows(q, cu_seqlens_q), rows,
             )  # fmt: skip
-        for name, tensor in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache), ("k", k), ("v", v)):
-            check_memory(name, tensor)
+        given = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "k": k, "v": v, "alibi_slopes": alibi_slopes, "sink": sink}
+        for name, tensor in given.items():
+            if isinstance(tensor, torch.Tensor):
+                check_memory(name, tensor)
         _check_call(attend, q, k_cache, v_cache, lengths, options, more)
-        places = _places(rows, lengths, options["page_table"], k_cache.shape[1])
         _append(k_cache, k, places)
         _append(v_cache, v, places)
         lengths = lengths + rows.count

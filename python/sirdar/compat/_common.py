@@ -3,8 +3,8 @@
 import torch
 
 from .. import _problem
-from ..torch import _core
-from ..torch._attention import PLAIN_TYPES, check_tensor
+from ..torch import _core, _eager
+from ..torch._attention import PLAIN_TYPES, check_memory, check_tensor
 
 
 def refuse(name, instead):
@@ -118,6 +118,52 @@ def lse_product(dout, out):
     return (dout.float() * out.float()).sum(-1).transpose(-1, -2)
 
 
+def is_traced():
+    """A compiler, a tracer, a dispatch mode or torch.func is at work, for which numbers may not be there yet."""
+    return not _eager.is_plain() or _eager.is_transformed()
+
+
 def is_unread(tensor):
     """Its numbers are not looked at: that would wait for a GPU, and a graph or a fake tensor has none yet."""
-    return tensor.is_cuda or torch.compiler.is_compiling() or type(tensor) not in PLAIN_TYPES
+    return tensor.is_cuda or is_traced() or type(tensor) not in PLAIN_TYPES
+
+
+_FEW = 64  # numbers that Python compares faster than torch does
+
+
+def ends(tensor):
+    """The lowest and the highest of whole numbers, of one at least."""
+    if tensor.numel() > _FEW:
+        lowest, highest = tensor.aminmax()
+        return int(lowest), int(highest)
+    numbers = tensor.flatten().tolist()
+    return min(numbers), max(numbers)
+
+
+def check_range(name, tensor, count, more=""):
+    """ValueError for whole numbers that are not from 0 to count - 1, before they are made int32. A GPU is not asked."""
+    if is_unread(tensor) or not tensor.numel():
+        return
+    lowest, highest = ends(tensor)
+    if lowest < 0 or highest >= count:
+        raise ValueError(
+            f"{name}: holds {lowest if lowest < 0 else highest}; numbers from 0 to {count - 1}{more} are allowed."
+        )
+
+
+def check_starts(name, starts, batch, rows, device, dtypes=(torch.int32,), first="q"):
+    """Prefix sums [batch + 1] of the lengths of sequences that lie end to end; gives the longest, 0 where that is not
+    known. A GPU is not asked."""
+    check_tensor(name, starts, device, first)
+    if starts.dtype not in dtypes or starts.dim() != 1 or not len(starts) or batch not in (None, len(starts) - 1):
+        wanted = "[batch + 1]" if batch is None else (batch + 1,)
+        raise ValueError(
+            f"{name}: is {starts.dtype} of shape {tuple(starts.shape)}; torch.int32 of shape {wanted} is needed."
+        )
+    check_memory(name, starts)
+    if is_unread(starts):
+        return 0
+    numbers = starts.tolist()
+    if numbers[0] != 0 or numbers[-1] != rows or sorted(numbers) != numbers:
+        raise ValueError(f"{name}: is {_problem.said(numbers)}; it must rise from 0 to the {rows} rows there are.")
+    return max((end - start for start, end in zip(numbers, numbers[1:])), default=0)
