@@ -205,18 +205,6 @@ void issue_store(const StoreRequest& request, const MapFields& map) {
   const uint64_t group = self.committed;
   const Stamp stamp{self.bulk_component, machine.base(*self.cta) + static_cast<uint32_t>(group) + 1,
                     machine.site_index(), false};
-  place.cta->shared.for_records(place.offset, map.bytes(), [&](Record& record) {
-    machine.check_known(place, record, "read", self.clock);
-    machine.check_proxy(place, record, self.clock);
-    place.cta->shared.add_reader(record, stamp);
-  });
-  if (request.map == nullptr) {
-    const Stamp written{stamp.component + kMaxBulkThreads, stamp.count, stamp.site, false};
-    machine.store_global(map.base, map.bytes(), request.reduce, written);
-  }
-  self.groups[group].reads += 1;
-  self.groups[group].writes += 1;
-  self.stored = group + 1;
   Event event{EventKind::kStoreRead};
   event.site = machine.site_index();
   event.map = map;
@@ -227,6 +215,24 @@ void issue_store(const StoreRequest& request, const MapFields& map) {
   event.issuer = &self;
   event.group = group;
   event.reduce = request.reduce;
+  // What lies outside the tensor may be anything: it goes nowhere.
+  SharedMemory& shared = place.cta->shared;
+  for_pieces(event, [&](uint32_t offset, const uint8_t* to, uint32_t bytes) {
+    if (to == nullptr) return;
+    shared.for_records(offset, bytes, [&](Record& record) {
+      machine.check_known(place, record, "read", self.clock);
+      machine.check_proxy(place, record, self.clock);
+    });
+  });
+  shared.for_records(place.offset, map.bytes(),
+                     [&](Record& record) { shared.add_reader(record, stamp); });
+  if (request.map == nullptr) {
+    const Stamp written{stamp.component + kMaxBulkThreads, stamp.count, stamp.site, false};
+    machine.store_global(map.base, map.bytes(), request.reduce, written);
+  }
+  self.groups[group].reads += 1;
+  self.groups[group].writes += 1;
+  self.stored = group + 1;
   machine.counters().bytes_stored += map.bytes();
   machine.post(std::move(event));
 }

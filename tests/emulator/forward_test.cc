@@ -82,6 +82,9 @@ TEST(EmulatedForward, OutputsThroughStagesOfV) {
   static_assert(sm90::sends_out(full));
   for (const int keys : {50, 120, 300})
     expect_right<full>({.num_heads = 5, .seqlen_q = 200, .seqlen_k = keys});
+  constexpr ForwardConfig without_turns{
+      .head_dim = 64, .head_dim_v = 64, .block_n = 64, .num_q_buffers = 1, .takes_turns = false};
+  expect_right<without_turns>({.num_heads = 12, .seqlen_q = 128, .seqlen_k = 50, .blocks = 2});
   constexpr ForwardConfig causal{.head_dim = 64,
                                  .head_dim_v = 256,
                                  .block_n = 64,

@@ -9,7 +9,7 @@
 namespace sirdar::emulator_tests {
 namespace {
 
-// Results leave from registers; through Q's buffers, with turns and without.
+// Results leave through V; through Q's buffers, with turns and without.
 constexpr const char* kProblem =
     "fwd b1 sq140 sk290 h3 d256 bf16 sink lse | shares_last_round=true";
 constexpr const char* kStaged[] = {"fwd b1 sq200 sk600 h3 d128 bf16 lse | shares_last_round=true",

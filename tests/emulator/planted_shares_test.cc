@@ -49,7 +49,7 @@ void expect_noticed(const std::string& name, const std::string& problem, int blo
   EXPECT_GE(result.planted, least);
 }
 
-// Two items in shares of three key blocks, of results that leave from registers and through Q.
+// Two items in shares of three key blocks, of results that leave through V and through Q.
 TEST(PlantedShares, OfTheLastRound) {
   if (!runs_everything()) GTEST_SKIP() << "the other has all its places";
   expect_noticed("last_round", "fwd b1 sq140 sk290 h3 d256 bf16 sink lse | shares_last_round=true",
@@ -71,7 +71,7 @@ TEST(PlantedFences, OfABias) {
   expect_noticed("fences", "fwd b1 sq100 sk264 h2 d64 bf16 bias:hqk:bf16 causal lse", 1, {},
                  emulator::Op::kFenceProxyAsync, 1);
 }
-// And K and Q of scores that are made again, of results that leave from registers.
+// And K and Q of scores that are made again, of results that leave through V.
 TEST(PlantedFences, OfScoresThatAreMadeAgain) {
   expect_noticed("fences", "fwd b1 sq200 sk200 h1 d256 bf16 lse", 1, {},
                  emulator::Op::kFenceProxyAsync, 1, [](test::Call& args) {

@@ -9,7 +9,7 @@ namespace sirdar::sm90 {
 
 // Cutting makes weights smaller by 2^-8 / m on average, m being the mantissa, whose logarithm is
 // spread evenly: times so much they are right on average, and so are dV's sums.
-inline constexpr float kCutFactor = 1 + 0.7213f / 256, kCutExponent = 0.0040595f;  // log2 of it
+inline constexpr float kCutFactor = 1 + 0.7213f / 256, kCutExponent = 0.0040592f;  // log2 of it
 
 // dS is made of weights times so much.
 constexpr float weight_factor(const BackwardConfig& c) {

@@ -179,8 +179,8 @@ constexpr int num_barriers(const ForwardConfig& c) {
               (sends_out(c) ? c.num_consumers : 0)) +
          (c.has_lengths ? 1 : 0);
 }
-// Items whose description is in shared memory: one a Q buffer, and the one that is being finished;
-// where rows are handed over also the one before, and a power of two.
+// Items whose description is in shared memory: one a Q buffer; with one buffer also the one that is
+// being finished; where rows are handed over also the one before, and a power of two.
 constexpr int num_items_ahead(const ForwardConfig& c) {
   if (hands_rows_over(c)) return 4;
   return c.num_q_buffers > 1 ? c.num_q_buffers : 2;

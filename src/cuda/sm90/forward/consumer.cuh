@@ -1,7 +1,7 @@
 // A consumer warpgroup: 64 query rows. One flat pipeline over all (item, key block) pairs, key
 // blocks from right to left: scores of block j are issued together with the product of block j + 1
 // by V, and the first scores of an item with the last product of the item before it. With one Q
-// buffer they come after its output is stored, which hides Q's load.
+// buffer they come after its output has left the registers, which hides Q's load.
 #pragma once
 
 #include "cuda/sm90/forward/bias.cuh"

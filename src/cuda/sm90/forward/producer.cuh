@@ -209,6 +209,7 @@ struct Producer {
   SIRDAR_DEVICE void hand_out_others(const WorkItem& item) {
     for (int part = 1; part < kQParts; ++part) {
       ptx::mbarrier_wait(s.q_empty(part), q_ring.parity);  // which has advanced
+      ptx::syncwarp();  // an item of one block is over soon: no lane may look for its phase then
       if (lane == 0) {
         if (item.block < 0) {
           ptx::mbarrier_arrive(s.q_full(part));

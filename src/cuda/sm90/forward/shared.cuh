@@ -99,7 +99,7 @@ SIRDAR_DEVICE void init_barriers(const SharedAddresses<config>& s) {
   if constexpr (sends_out(config)) {
     for (int warpgroup = 0; warpgroup < config.num_consumers; ++warpgroup) {
       ptx::mbarrier_init(s.out_full(warpgroup), 4);
-      ptx::mbarrier_init(s.out_empty(warpgroup), 1);
+      ptx::mbarrier_init(s.out_empty(warpgroup), 32);
     }
   }
   if constexpr (config.has_lengths) ptx::mbarrier_init(s.v_landed(), 1);

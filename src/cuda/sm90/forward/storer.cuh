@@ -43,10 +43,10 @@ struct Storer {
           ptx::cp_async_bulk_wait_group_read<0>();
         }
       }
-      ptx::syncwarp();
-      if (lane == 0) {
-        ptx::mbarrier_arrive(s.out_empty(warpgroup));
-        if constexpr (hands_rows_over(config)) {
+      ptx::mbarrier_arrive(
+          s.out_empty(warpgroup));  // by every lane, since each has read where it is
+      if constexpr (hands_rows_over(config)) {
+        if (lane == 0) {
           ptx::cp_async_bulk_wait_group<0>();  // rows are in memory
           ptx::mbarrier_arrive(s.lost_full());
         }
