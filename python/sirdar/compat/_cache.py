@@ -9,6 +9,7 @@ from .. import _problem
 from ..torch import _core, attention
 from ..torch._attention import PLAIN_TYPES, check_memory, check_tensor
 from ._common import check_range, check_starts, ends, is_traced, is_unread, real_or_none, whole, window_of
+from ._memory import apart_from, check_written
 from ._rotate import rotate
 from ._words import in_words
 
@@ -112,17 +113,13 @@ _APPENDED = frozenset(
 
 
 def _check_new(name, new, cache_name, cache, leading):
-    """What is appended to a cache, and that the cache can be written to row by row."""
+    """What is appended to a cache."""
     check_tensor(name, new, cache.device)
     wanted = (*leading, *cache.shape[2:])
     if tuple(new.shape) != wanted:
         raise ValueError(f"{name}: has shape {tuple(new.shape)}; {cache_name} needs {wanted}.")
     if new.dtype not in _APPENDED:
         raise ValueError(f"{name}: has dtype {new.dtype}; that of {cache_name} is needed.")
-    if any(size > 1 and stride == 0 for size, stride in zip(cache.shape, cache.stride())):
-        raise ValueError(
-            f"{cache_name}: is expanded, several elements lie in one place; pass a copy to append to."
-        )
 
 
 def _check_appended(k_cache, v_cache, k, v, lengths, starts, pages):
@@ -142,9 +139,7 @@ def _check_appended(k_cache, v_cache, k, v, lengths, starts, pages):
     leading = (batch, k.shape[1]) if starts is None else k.shape[:1]
     _check_new("k", k, "k_cache", k_cache, leading)
     _check_new("v", v, "v_cache", v_cache, leading)
-    is_seen = not torch.compiler.is_compiling() and type(k_cache) in PLAIN_TYPES and type(v_cache) in PLAIN_TYPES
-    if is_seen and k_cache.numel() and k_cache.data_ptr() == v_cache.data_ptr():
-        raise ValueError("v_cache: lies where k_cache does, and new keys and new values cannot both; pass another tensor.")
+    check_written({"k_cache": k_cache, "v_cache": v_cache})
     rows, capacity = _Rows(k, starts), k_cache.shape[1] * next((table.shape[1] for table in pages.values()), 1)
     name = next((name for name in pages if name != "cache_batch_idx"), None)
     _check_room(lengths, rows.count, capacity, name)
@@ -415,6 +410,7 @@ def with_kvcache(
             if isinstance(tensor, torch.Tensor):
                 check_memory(name, tensor)
         _check_call(attend, q, k_cache, v_cache, lengths, options, more)
+        k, v = (apart_from(new, (k_cache, v_cache)) for new in (k, v))
         _append(k_cache, k, places)
         _append(v_cache, v, places)
         lengths = lengths + rows.count

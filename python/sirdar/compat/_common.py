@@ -79,34 +79,6 @@ def check_packed(name, tensor, axis, count, shape):
         raise ValueError(f"{name}: is {given}; {shape} is needed.")
 
 
-def check_gradients(grads, inputs):
-    """dq, dk and dv, tensors to be written into or None, beside q, k and v; before anything is written."""
-    for name, tensor, grad in zip("qkv", inputs, grads):
-        check_tensor(name, tensor)
-        if grad is None:
-            continue
-        check_tensor(f"d{name}", grad, tensor.device, name)
-        if grad.shape != tensor.shape or not grad.is_floating_point():
-            raise ValueError(
-                f"d{name}: is {grad.dtype} of shape {tuple(grad.shape)}; a floating one of {name}'s shape "
-                f"{tuple(tensor.shape)} is needed."
-            )
-
-
-def check_out(out, q, v):
-    """A tensor to be written into, or None; before anything is."""
-    if out is None:
-        return
-    check_tensor("q", q)
-    check_tensor("v", v)
-    check_tensor("out", out, q.device)
-    wanted = (*q.shape[:-1], *v.shape[-1:])
-    if tuple(out.shape) != wanted or not out.is_floating_point():
-        raise ValueError(
-            f"out: is {out.dtype} of shape {tuple(out.shape)}; a floating one of shape {wanted} is needed."
-        )
-
-
 def written(out, result):
     """result, in out where that is given."""
     return result if out is None else out.copy_(result)

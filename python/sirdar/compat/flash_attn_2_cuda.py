@@ -1,7 +1,8 @@
 """The five entry points of FlashAttention-2's extension module, which some frameworks call by position.
 `out_`, `dq_`, ... are written if they are given."""
 
-from ._common import check_out, written
+from ._common import written
+from ._memory import check_out
 from .flash_attn import flash_attn_interface as _interface
 
 

@@ -10,9 +10,7 @@ from ..torch import _core
 from ._cache import Descale, with_kvcache
 from ._common import (
     NoBackward,
-    check_gradients,
     check_hints,
-    check_out,
     check_packed,
     lse_product,
     maybe_contiguous,  # noqa: F401
@@ -25,6 +23,7 @@ from ._common import (
 )
 from ..torch._attention import check_tensor
 from ..torch._merge import combined
+from ._memory import check_gradients, check_out
 from ._words import in_words
 
 attention, _backward_pass = in_words(_with_torch.attention), in_words(_with_torch.backward)

@@ -10,7 +10,6 @@ from ...torch import _core
 from .._cache import with_kvcache
 from .._common import (
     NoBackward,
-    check_gradients,
     check_hints,
     check_packed,
     lse_product,
@@ -23,6 +22,7 @@ from .._common import (
     window_of,
 )
 from .._dropout import signed_weights
+from .._memory import check_gradients
 from .._words import in_words
 from ...torch._attention import check_tensor, draw_rng
 
