@@ -74,3 +74,50 @@ def test_what_cannot_be_turned_is_refused_and_not_written_to(call, given):
 def test_heads_that_do_not_fit(heads):
     with pytest.raises((TypeError, ValueError), match="^num_heads_q: "):
         rotary.apply_rotary_emb_qkv_(torch.randn(2, 5, 12, 16), COS, SIN, num_heads_q=heads)
+
+
+def without_memory(like):
+    tensor = like.clone()
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
+@pytest.mark.parametrize("call, given", CALLS.values(), ids=CALLS)
+def test_what_is_turned_has_fractions_memory_and_its_own_axes(call, given):
+    before = {name: tensor.clone() for name, tensor in given.items()}
+    for name, tensor in given.items():
+        wrong = [tensor.to(dtype) for dtype in (torch.int32, torch.bool, torch.complex64)]
+        for value in (*wrong, without_memory(tensor), tensor[None, None], tensor[0]):
+            with pytest.raises(ValueError, match=rf"^({name}|sin|num_heads_q): .*\.$"):
+                call(**{**given, name: value})
+    assert all(torch.equal(tensor, before[name]) for name, tensor in given.items())
+
+
+STARTS = (
+    [0, 3, 6], [0, 3, 9], [1, 3, 8], [3, 8, 0], [0, 9, 8], [0, -1, 8], [], [8], 0, [[0, 8]], [0.0, 3.5, 8.0], [False, True],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("starts", STARTS, ids=str)
+@pytest.mark.parametrize("inplace", [False, True])
+def test_sequences_that_do_not_fit(starts, inplace):
+    x = torch.randn(8, 2, 16)
+    before, starts = x.clone(), torch.tensor(starts)
+    starts = starts.int() if starts.dtype == torch.int64 or not starts.numel() else starts
+    for function in (rotary.apply_rotary_emb, apply_rotary):
+        with pytest.raises(ValueError, match=r"^cu_seqlens: is .*\.$"):
+            function(x, COS, SIN, cu_seqlens=starts, max_seqlen=5, inplace=inplace)
+        for wrong in ("x", [0, 3, 8], np.array([0, 3, 8])):
+            with pytest.raises(TypeError, match="^cu_seqlens: a "):
+                function(x, COS, SIN, cu_seqlens=wrong, inplace=inplace)
+        for offsets in (torch.tensor([1]), torch.tensor([1, 2, 3]), torch.tensor([1.0, 2.0]), without_memory(torch.tensor([1, 2]))):
+            with pytest.raises(ValueError, match="^seqlen_offsets: "):
+                function(x, COS, SIN, seqlen_offsets=offsets, cu_seqlens=torch.tensor([0, 3, 8]).int(), inplace=inplace)
+        for axes in (x[None], x[0]):
+            with pytest.raises(ValueError, match="^x: has shape .*; 3 axes are needed"):
+                function(axes, COS, SIN, cu_seqlens=torch.tensor([0, 3, 8]).int(), inplace=inplace)
+    assert torch.equal(x, before)
+    for dtype in (torch.int32, torch.int64):
+        found = rotary.apply_rotary_emb(x, COS, SIN, cu_seqlens=torch.tensor([0, 3, 3, 8], dtype=dtype), seqlen_offsets=torch.tensor([1, 0, 4]))
+        wanted = [rotary.apply_rotary_emb(x[None, :3], COS, SIN, seqlen_offsets=1), rotary.apply_rotary_emb(x[None, 3:], COS, SIN, seqlen_offsets=4)]
+        assert torch.equal(found, torch.cat(wanted, 1)[0])

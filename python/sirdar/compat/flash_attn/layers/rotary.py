@@ -3,8 +3,8 @@
 import torch
 
 from ....torch import _core
-from ....torch._attention import check_tensor
-from ..._common import check_packed, is_unread
+from ....torch._attention import check_memory, check_tensor
+from ..._common import check_packed, check_starts, ends, is_unread
 from ..._rotate import rotate
 
 
@@ -18,16 +18,27 @@ def _offsets(seqlen_offsets, batch, device):
             f"seqlen_offsets: is {seqlen_offsets.dtype} of shape {tuple(seqlen_offsets.shape)}; an int, or torch.int32 "
             f"of shape {(batch,)} is needed."
         )
+    check_memory("seqlen_offsets", seqlen_offsets)
     return seqlen_offsets
+
+
+def _check_floating(name, tensor):
+    if not tensor.is_floating_point():
+        raise ValueError(f"{name}: has dtype {tensor.dtype}; a floating one is needed.")
+    check_memory(name, tensor)
+
+
+_AXES = {"x": (4,), "qkv": (4, 5), "kv": (5,)}
 
 
 def _positions(name, x, tables, seqlen_offsets, cu_seqlens=None):
     """Position of each row of x: [batch, seqlen], or [total] with cu_seqlens; tables: {name: cos or sin}, which have
     one for each, as far as a CPU can tell."""
     check_tensor(name, x)
-    axes = 3 if cu_seqlens is not None else 4
-    if x.dim() < axes:
-        raise ValueError(f"{name}: has shape {tuple(x.shape)}; {axes} axes are needed.")
+    axes = (3,) if cu_seqlens is not None else _AXES[name]
+    if x.dim() not in axes:
+        raise ValueError(f"{name}: has shape {tuple(x.shape)}; {' or '.join(map(str, axes))} axes are needed.")
+    _check_floating(name, x)
     cos = tables["cos"]
     for of_table, table in tables.items():
         check_tensor(of_table, table, x.device, name)
@@ -36,18 +47,19 @@ def _positions(name, x, tables, seqlen_offsets, cu_seqlens=None):
                 f"{of_table}: has shape {tuple(table.shape)}; [positions, rotary_dim / 2], of cos and sin alike, is "
                 f"needed, rotary_dim at most {x.shape[-1]}."
             )
+        _check_floating(of_table, table)
     if cu_seqlens is None:
         offsets = _offsets(seqlen_offsets, x.shape[0], x.device)
         starts = offsets[:, None] if isinstance(offsets, torch.Tensor) else offsets
         positions = torch.arange(x.shape[1], device=x.device)[None] + starts
     else:
-        check_tensor("cu_seqlens", cu_seqlens, x.device, name)
+        check_starts("cu_seqlens", cu_seqlens, None, x.shape[0], x.device, (torch.int32, torch.int64), name)
         offsets = _offsets(seqlen_offsets, cu_seqlens.shape[0] - 1, x.device)
         rows, starts = torch.arange(x.shape[0], device=x.device), cu_seqlens.long()
         sequence = torch.searchsorted(starts[1:], rows, right=True)
         positions = rows - starts[sequence] + (offsets[sequence] if isinstance(offsets, torch.Tensor) else offsets)
     if not is_unread(positions) and positions.numel():
-        lowest, highest = (int(end) for end in positions.aminmax())
+        lowest, highest = ends(positions)
         if lowest < 0 or highest >= cos.shape[0]:
             raise ValueError(
                 f"cos: has {cos.shape[0]} positions, and the rows have those from {lowest} to {highest}; pass a longer "
