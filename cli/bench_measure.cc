@@ -38,18 +38,11 @@ double quantile(std::vector<double> values, double q) {
   return values[static_cast<size_t>(q * static_cast<double>(values.size() - 1) + 0.5)];
 }
 
-// Different data for consecutive runs, until what is read of them leaves the caches of the cores
-// used; a window reads little of tensors that may be large.
 std::vector<std::unique_ptr<check::Inputs>> make_buffers(const Problem& problem,
                                                          const Device& device,
                                                          const check::Placement& placement) {
-  Problem whole = problem;
-  whole.mask = Mask();
-  const double caches = 2.0 * static_cast<double>(device.l2_bytes) * device.num_threads;
-  const double most = std::clamp(kMostBytes / cost_of(whole).bytes(), 3.0, 64.0);
-  const int count = static_cast<int>(std::clamp(caches / cost_of(problem).bytes() + 1, 3.0, most));
   std::vector<std::unique_ptr<check::Inputs>> buffers;
-  for (int i = 0; i < count; ++i) {
+  for (int i = 0; i < num_buffers(problem, device); ++i) {
     buffers.push_back(std::make_unique<check::Inputs>(problem, static_cast<uint64_t>(i) + 1,
                                                       check::Style::timed, 1, placement));
   }
@@ -142,6 +135,16 @@ void BenchResult::add_work(const Cost& cost, const Peaks& peaks) {
   tflops = cost.flops / seconds * 1e-12;
   gbytes_per_s = cost.bytes() / seconds * 1e-9;
   if (peaks.flops_per_s > 0) roofline_percent = 100 * roofline_seconds(cost, peaks) / seconds;
+}
+
+// Until what is read of them leaves the caches of the cores used; a window reads little of tensors
+// that may be large.
+int num_buffers(const Problem& problem, const Device& device) {
+  Problem whole = problem;
+  whole.mask = Mask();
+  const double caches = 2.0 * static_cast<double>(device.l2_bytes) * device.num_threads;
+  const double most = std::clamp(kMostBytes / cost_of(whole).bytes(), 3.0, 64.0);
+  return static_cast<int>(std::clamp(caches / cost_of(problem).bytes() + 1, 3.0, most));
 }
 
 Result<BenchResult> measure(const Plan& plan, const BenchOptions& options) {

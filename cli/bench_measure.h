@@ -50,6 +50,9 @@ struct BenchResult {
   void add_work(const Cost& cost, const Peaks& peaks);
 };
 
+// How many sets of tensors measure() makes: consecutive runs have different data.
+int num_buffers(const Problem& problem, const Device& device);
+
 // `plan` is for this machine's CPU, measure_on_gpu()'s for a GPU.
 Result<BenchResult> measure(const Plan& plan, const BenchOptions& options);
 Result<BenchResult> measure_on_gpu(const Plan& plan, const BenchOptions& options);

@@ -203,7 +203,9 @@ int run_bench(const BenchFlags& flags) {
     const Result<Plan> plan =
         plan_in_flag_terms(problem, plan_options(problem, options.value()), where);
     if (!plan.ok()) return fail(plan.status());
-    if (Status status = check_memory(problem); !status.ok()) return fail(status);
+    const int copies =
+        options.value().where.empty() ? num_buffers(problem, plan.value().device()) : 1;
+    if (Status status = check_memory(problem, copies); !status.ok()) return fail(status);
     plans.push_back(plan.value());
   }
   notices.show();

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -87,7 +88,10 @@ Result<std::vector<std::string>> implementation_names(const std::optional<std::s
 }
 
 Result<Device> device_of(const std::string& implementation) {
-  return implementation.starts_with("cuda") ? Device::cuda() : Device::host();
+  const auto known = [&](const Implementation* one) { return one->name == implementation; };
+  const bool is_gpu = implementation == "cuda" || (implementation.starts_with("cuda.") &&
+                                                   std::ranges::any_of(implementations(), known));
+  return is_gpu ? Device::cuda() : Device::host();
 }
 
 Result<std::string> refusal(const Problem& problem, const std::string& implementation) {
@@ -136,6 +140,14 @@ Result<Plan> plan_in_flag_terms(const Problem& problem, const PlanOptions& optio
 
 Result<std::vector<Problem>> parse_problems(const std::vector<std::string>& words) {
   std::vector<Problem> problems;
+  for (const std::string& word : words) {
+    if (word.ends_with(".txt")) {
+      return bad_flag("PROBLEM",
+                      fmt::format("'{}' is named like a suite, and this verb takes none; "
+                                  "give its problem strings.",
+                                  word));
+    }
+  }
   for (const std::string& text : problems_from_words(words)) {
     Result<Problem> problem = Problem::parse(text);
     if (!problem.ok()) return problem.status();

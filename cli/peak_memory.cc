@@ -29,18 +29,19 @@ std::optional<int64_t> free_memory() {
   return bytes;
 }
 
-Status check_memory(const Problem& problem) {
+Status check_memory(const Problem& problem, int copies) {
   Problem whole = problem;  // hidden rows are made too
   whole.mask = Mask();
-  const double needed = cost_of(whole).bytes();
+  const double needed = copies * cost_of(whole).bytes();
   const std::optional<int64_t> free = free_memory();
   if (!free || needed <= static_cast<double>(*free)) return {};
   constexpr double kGiB = 1 << 30;
   return Status(
       StatusCode::out_of_memory,
-      fmt::format("memory: the tensors of '{}' take {:.1f} GiB and {:.1f} are free; use a "
+      fmt::format("memory: the tensors of '{}'{} take {:.1f} GiB and {:.1f} are free; use a "
                   "smaller problem.",
-                  problem.str(), needed / kGiB, static_cast<double>(*free) / kGiB),
+                  problem.str(), copies > 1 ? fmt::format(", made {} times,", copies) : "",
+                  needed / kGiB, static_cast<double>(*free) / kGiB),
       "memory");
 }
 

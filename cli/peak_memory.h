@@ -13,9 +13,9 @@ namespace sirdar::cli {
 // Bytes that may be had, as far as the system tells.
 std::optional<int64_t> free_memory();
 
-// Ok, or that the tensors of a problem do not fit the memory that is free: filling more takes long
-// and may end other processes.
-Status check_memory(const Problem& problem);
+// Ok, or that the tensors of a problem, made so many times, do not fit the memory that is free:
+// filling more takes long and may end other processes.
+Status check_memory(const Problem& problem, int copies = 1);
 
 class PeakMemory {
  public:

@@ -57,6 +57,13 @@ def test_version_and_help(sirdar):
     (["bench", "fwd s64", "--max-time", "3601"], ["--max-time", "3601"]),
     (["bench", "fwd s64", "--isa", ""], "--isa"), (["bench", "fwd s64", "--isa", "x"], "--isa"),
     (["bench", "fwd s64", "--backend", "fast"], ["--backend", "fast"]),
+    (["bench", "fwd s64", "--backend", "cudax"], ["--backend", "'cudax' is not an implementation", "cuda.rows"]),
+    (["bench", "fwd s64", "--backend", "cuda.bogus"], ["'cuda.bogus' is not an implementation", "cuda.rows"]),
+    (["bench", "fwd s64", "--backend", "cuda.sm90"], ["'cuda.sm90' is not an implementation", "cuda.rows"]),
+    (["check", "fwd s64", "--backend", "cudax"], ["'cudax' is not an implementation", "cuda.rows"]),
+    (["explain", "s.txt"], ["PROBLEM: 's.txt'", "suite", "takes none"]),
+    (["check", "fwd", "s8", "a/s.txt"], ["PROBLEM: 'a/s.txt'", "suite", "takes none"]),
+    (["check", "a/s.txt"], ["PROBLEM: 'a/s.txt'", "suite", "takes none"]),
     (["bench", "fwd s64", "--pages", "4k"], ["--pages", "4k", "small or huge"]),
     (["bench", "fwd s64", "--layout", "sbhd"], ["--layout", "sbhd", "bshd or bhsd"]),
     (["bench", "fwd s64", "--backend", "reference", "--threads", "3"], "--threads"),
@@ -226,6 +233,12 @@ def test_many_threads_read_no_more_memory(sirdar):
     process.returncode = os.waitstatus_to_exitcode(status)
     assert process.returncode == 0
     assert usage.ru_maxrss << 10 < 6 << 30  # 128 MiB for each would be 25 GiB
+
+
+def test_a_benchmark_counts_the_tensors_of_all_its_runs(sirdar):
+    free = int(re.search(r"MemAvailable: *(\d+)", open("/proc/meminfo").read())[1]) << 10
+    rows = free // 2 // (4 * 64 * 64 * 4)  # half of what is free, three times
+    sirdar.refused("bench", f"fwd s{rows} h64 d64", says=["memory: the tensors of 'fwd ", "made 3 times"])
 
 
 @pytest.mark.parametrize("problem", ["fwd b2147483647 s0", "bwd b2147483647 s0",
