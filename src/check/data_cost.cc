@@ -106,8 +106,9 @@ class Counter {
     }
     const int64_t groups = heads_differ_ ? problem_.num_heads_kv : 1;
     const int64_t heads = heads_differ_ ? problem_.group_size() : 1;
-    const auto alike_q = static_cast<double>(problem_.num_heads_q / (groups * heads));
-    const auto alike_k = static_cast<double>(problem_.num_heads_kv / groups);
+    const int64_t same_q = problem_.num_heads_q / (groups * heads);  // heads that one stands for
+    const int64_t same_k = problem_.num_heads_kv / groups;
+    const auto alike_q = static_cast<double>(same_q), alike_k = static_cast<double>(same_k);
     work.rows_q += static_cast<double>(seqlen_q_ * problem_.num_heads_q);
     work.rows_k += static_cast<double>(seqlen_k_ * problem_.num_heads_kv);
     for (int64_t group = 0; group < groups; ++group) {
