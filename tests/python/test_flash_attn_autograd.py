@@ -182,3 +182,19 @@ def test_pages():
     assert torch.equal(out, call("FlashAttnVarlenFunc", {"q": ragged["q"], **flat}))
     with pytest.raises(NotImplementedError, match="^block_table: attention over pages has no backward"):
         out.sum().backward()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("wanting", ["alibi_slopes", "softmax_scale", "softcap", "dropout_p"])
+def test_what_gets_no_gradient_is_refused(name, wanting):
+    """As by the functions; not where nothing is recorded."""
+    value = torch.rand(4 if wanting == "alibi_slopes" else (), requires_grad=True)
+    for leaves in (leaves_of(name), {one: leaf.detach() for one, leaf in leaves_of(name).items()}):
+        with pytest.raises(ValueError, match=f"^{wanting}: .*gradient.*"):
+            call(name, leaves, **{wanting: value})
+        wanted = call(name, leaves, **{wanting: value.detach()})
+        with torch.no_grad():
+            found = call(name, leaves, False, **{wanting: value})
+        assert wanting == "dropout_p" or torch.equal(found, wanted)
+    with pytest.raises(TypeError, match="^alibi_slopes: a list"):
+        call(name, leaves_of(name), alibi_slopes=[1.0] * 4)

@@ -49,7 +49,7 @@ def check_memory(name, tensor):
         raise ValueError(f"{name}: its memory was given back; pass a tensor that has some.")
 
 
-def _check_no_gradient(name, tensor):
+def check_no_gradient(name, tensor):
     if tensor is not None and tensor.requires_grad and torch.is_grad_enabled():
         raise ValueError(
             f"{name}: requires a gradient, and there is none for it here; detach() it, or write it as "
@@ -170,7 +170,7 @@ def _prepared(q, k, v, expression, inputs):
         check_tensor("tensors", tensor, device)
         plain = plain and type(tensor) in PLAIN_TYPES
     bias, sink, mask, alibi, *others = inputs
-    _check_no_gradient("alibi", alibi)
+    check_no_gradient("alibi", alibi)
     bias, mask = _with_four_axes("bias", bias), _with_four_axes("mask", mask)
     if forward_ad._current_level >= 0:
         _refuse_tangents((q, k, v, bias, sink, *expression.tensors))

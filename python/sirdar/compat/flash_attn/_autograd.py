@@ -8,7 +8,20 @@ from .. import _autograd
 from .._common import check_packed, whole
 from .._dropout import signed_weights
 from ...torch import _core
+from ...torch._attention import check_no_gradient
 from .flash_attn_interface import _lengths, _options, _results
+
+
+def _read(ctx, *given):
+    """_options(), which refuses numbers and slopes that a gradient is wanted of, as the functions do. In here torch
+    has switched gradients off; that ctx knows where they would go says that they were on."""
+    if torch.compiler.is_compiling() or not ctx.next_functions:
+        return _options(*given)
+    with torch.enable_grad():
+        options = _options(*given)
+        if isinstance(alibi := options["alibi"], torch.Tensor):
+            check_no_gradient("alibi_slopes", alibi)
+    return options
 
 
 def _dense(ctx, q, k, v, options, return_softmax, is_grad_enabled):
@@ -49,7 +62,7 @@ class FlashAttnFunc(torch.autograd.Function):
         ctx, q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic,
         return_softmax, is_grad_enabled=True,
     ):  # fmt: skip
-        options = _options(dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic)
+        options = _read(ctx, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic)
         return _dense(ctx, q, k, v, options, return_softmax, is_grad_enabled)
 
     @staticmethod
@@ -66,7 +79,7 @@ class FlashAttnKVPackedFunc(torch.autograd.Function):
         return_softmax, is_grad_enabled=True,
     ):  # fmt: skip
         k, v = _unpacked("kv", kv, 2, "[batch, seqlen_k, 2, num_heads_kv, head_dim]")
-        options = _options(dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic)
+        options = _read(ctx, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic)
         return _dense(ctx, q, k, v, options, return_softmax, is_grad_enabled)
 
     @staticmethod
@@ -84,7 +97,7 @@ class FlashAttnQKVPackedFunc(torch.autograd.Function):
         return_softmax, is_grad_enabled=True,
     ):  # fmt: skip
         q, k, v = _unpacked("qkv", qkv, 3, "[batch, seqlen, 3, num_heads, head_dim]")
-        options = _options(dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic)
+        options = _read(ctx, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic)
         return _dense(ctx, q, k, v, options, return_softmax, is_grad_enabled)
 
     @staticmethod
@@ -100,7 +113,7 @@ class FlashAttnVarlenFunc(torch.autograd.Function):
         ctx, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale, causal,
         window_size, softcap, alibi_slopes, deterministic, return_softmax, block_table, is_grad_enabled=True,
     ):  # fmt: skip
-        options = _options(dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic)
+        options = _read(ctx, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic)
         return _ragged(
             ctx, q, k, v, (cu_seqlens_q, cu_seqlens_k), (max_seqlen_q, max_seqlen_k), options, return_softmax,
             is_grad_enabled, block_table,
@@ -120,7 +133,7 @@ class FlashAttnVarlenKVPackedFunc(torch.autograd.Function):
         window_size, softcap, alibi_slopes, deterministic, return_softmax, is_grad_enabled=True,
     ):  # fmt: skip
         k, v = _unpacked("kv", kv, 2, "[total_k, 2, num_heads_kv, head_dim]")
-        options = _options(dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic)
+        options = _read(ctx, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic)
         return _ragged(
             ctx, q, k, v, (cu_seqlens_q, cu_seqlens_k), (max_seqlen_q, max_seqlen_k), options, return_softmax,
             is_grad_enabled,
@@ -141,7 +154,7 @@ class FlashAttnVarlenQKVPackedFunc(torch.autograd.Function):
         deterministic, return_softmax, is_grad_enabled=True,
     ):  # fmt: skip
         q, k, v = _unpacked("qkv", qkv, 3, "[total, 3, num_heads, head_dim]")
-        options = _options(dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic)
+        options = _read(ctx, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic)
         return _ragged(
             ctx, q, k, v, (cu_seqlens, cu_seqlens), (max_seqlen, max_seqlen), options, return_softmax, is_grad_enabled
         )
