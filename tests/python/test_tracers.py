@@ -56,6 +56,19 @@ def test_what_was_traced_computes(call):
         torch.testing.assert_close(made(*others), wanted)
 
 
+@pytest.mark.parametrize("heads_k, heads_v", [(4, 4), (1, 4), (4, 1), (1, 1)])
+def test_heads_that_are_symbols(heads_k, heads_v):
+    def call(query, key, value):
+        return sirdar.torch.scaled_dot_product_attention(query, key, value, is_causal=True)
+
+    given, others = ([torch.randn(2, heads, 7, 16) for heads in (4, heads_k, heads_v)] for _ in range(2))
+    made = make_fx(call, tracing_mode="symbolic")(*given)
+    torch.testing.assert_close(made(*others), torch.nn.functional.scaled_dot_product_attention(*others, is_causal=True))
+    for wrong in ((3, 4, 4), (4, 3, 4), (4, 4, 3), (4, 2, 1), (1, 4, 3)):
+        with pytest.raises(ValueError, match="^query, key, value: have .* heads"):
+            make_fx(call, tracing_mode="symbolic")(*(torch.randn(2, heads, 7, 16) for heads in wrong))
+
+
 def test_functions_that_are_no_operators_are_refused():
     given = draw()
     out, lse = sirdar.attention(*given, return_lse=True)

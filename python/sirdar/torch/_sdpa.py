@@ -32,7 +32,7 @@ def _check_heads(query, key, value, enable_gqa):
                 f"enable_gqa: query, key and value have {heads[0]}, {heads[1]} and {heads[2]} heads; "
                 "key and value must have equally many, and query a multiple of that."
             )
-    elif len(set(heads) - {1}) > 1:
+    elif any(one != 1 and other != 1 and one != other for one, other in zip(heads, (heads[1], heads[2], heads[0]))):
         raise ValueError(
             f"query, key, value: have {heads[0]}, {heads[1]} and {heads[2]} heads; they must be equal "
             "(or 1): pass enable_gqa=True where query heads share those of key and value."

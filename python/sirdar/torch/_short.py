@@ -25,6 +25,7 @@ class _Nothing:
 
 
 _NOTHING = _Nothing()
+_num_modes = torch._C._len_torch_dispatch_stack
 
 
 class _Order:
@@ -335,7 +336,8 @@ def _is_last(last, is_causal, scale, enable_gqa):
 def attention(order, query, key, value, mask, is_causal, scale, enable_gqa):
     """Attention of plain tensors in an order; None where this way does not lead there. A causal mask is aligned to
     the top left."""
-    if torch.compiler.is_compiling() or not _eager.is_unseen():
+    # Of what _eager.is_plain() asks, a plan's guards see torch.jit.trace, and miss some modes.
+    if torch.compiler.is_compiling() or _num_modes():
         return None
     masks = () if mask is None else (mask,)
     last = _passes.get((order, len(masks)), _NOTHING)
@@ -345,7 +347,7 @@ def attention(order, query, key, value, mask, is_causal, scale, enable_gqa):
         return last.forward(query, key, value, *masks)
     if not type(query) is type(key) is type(value) is torch.Tensor:
         return None
-    if _eager.is_transformed() or forward_ad._current_level >= 0:
+    if not _eager.is_unseen() or _eager.is_transformed() or forward_ad._current_level >= 0:
         return None
     if type(is_causal) is not bool or type(enable_gqa) is not bool:
         return None
