@@ -2,6 +2,8 @@
 count, a number for a flag. Each is refused by its name in one sentence, also where its equal was allowed just
 before: 1, 1.0 and True are equal, and plans are kept by what was given."""
 
+import collections
+
 import numpy as np
 import pytest
 import torch
@@ -237,6 +239,30 @@ def test_what_is_quoted_is_short(call, names):
             assert message.startswith(name) and len(message) < 900, (message[:100], len(message))
             if value is MEGABYTE and "'" in message:
                 assert "xxx ... xxx" in message
+
+
+def without_memory(*shape, dtype=torch.float32):
+    tensor = torch.ones(shape, dtype=dtype)
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
+@pytest.mark.parametrize("function", [fa2.flash_attn_func, fa3.flash_attn_func])
+def test_what_is_quoted_is_not_read(function):
+    """Torch's own words for a tensor are its numbers, which end the program where their memory was given back."""
+    pair = collections.namedtuple("pair", "left right")
+    for tensor in (without_memory(1), without_memory(), without_memory(2), without_memory(1, dtype=torch.int64)):
+        for given in ((tensor, -1), [1, tensor], pair(tensor, 1), {"a": tensor, 1: 2}, [[tensor], 1], {1: [tensor]}, tensor):
+            with pytest.raises(ValueError, match=r"^window_size: is .*Tensor of shape \["):
+                function(TQ, TK, TK, window_size=given)
+    endless = [1]
+    endless.append(endless)
+    plain = ((1, 2, 3), (), (1,), ["a", 1.5], {"a": [None]}, {1}, set(), endless, [[[[1]]]])
+    texts = "(1, 2, 3)", "()", "(1,)", "['a', 1.5]", "{'a': [None]}", "{1}", "set()", "[1, [1, [1, [...]]]]", "[[[[...]]]]"
+    for given, text in zip(plain, texts):
+        with pytest.raises(ValueError) as caught:
+            function(TQ, TK, TK, window_size=given)
+        assert str(caught.value).startswith(f"window_size: is {text}; two whole numbers"), caught.value
 
 
 def test_names_that_are_quoted_are_short():
