@@ -128,6 +128,18 @@ def test_an_output_that_cannot_be_written_to(make, said):
         flash_attn_2_cuda.fwd(*X[:3], make(), None, 0.0, 0.25, False, -1, -1, 0.0, False)
 
 
+@pytest.mark.parametrize("make, said", ALONE.values(), ids=ALONE)
+def test_parts_that_are_combined(make, said):
+    parts, lse = torch.ones(3, *SHAPE), torch.ones(3, *SHAPE[:3])
+    with pytest.raises(ValueError, match=f"^out: {said}"):
+        fa3.flash_attn_combine(parts, lse, out=make())
+    for name, tensor in (("out_partial", parts), ("lse_partial", lse)):
+        gone = tensor.clone()
+        gone.untyped_storage().resize_(0)
+        with pytest.raises(ValueError, match=f"^{name}: its memory was given back"):
+            fa3.flash_attn_combine(**{"out_partial": parts, "lse_partial": lse, name: gone})
+
+
 def test_new_keys_that_lie_in_a_cache():
     for at in (0, 1):
         caches, wanted = [torch.randn(SHAPE) for _ in range(2)], []

@@ -21,9 +21,9 @@ from ._common import (
     window_of,
     written,
 )
-from ..torch._attention import check_tensor
+from ..torch._attention import check_memory, check_tensor
 from ..torch._merge import combined
-from ._memory import check_gradients, check_out
+from ._memory import check_gradients, check_out, check_written
 from ._words import in_words
 
 attention, _backward_pass = in_words(_with_torch.attention), in_words(_with_torch.backward)
@@ -197,6 +197,8 @@ def flash_attn_combine(out_partial, lse_partial, out=None, out_dtype=None):
     lse [batch, seqlen, heads]."""
     check_tensor("out_partial", out_partial)
     check_tensor("lse_partial", lse_partial, out_partial.device, "out_partial")
+    check_memory("out_partial", out_partial)
+    check_memory("lse_partial", lse_partial)
     if (
         out_partial.dim() != 5
         or lse_partial.dim() != 4
@@ -219,6 +221,7 @@ def flash_attn_combine(out_partial, lse_partial, out=None, out_dtype=None):
                 f"out: is {out.dtype} of shape {tuple(out.shape)}; a floating one of shape "
                 f"{tuple(out_partial.shape[1:])} is needed."
             )
+        check_written({"out": out})
     with torch.no_grad():
         merged, lse = combined(out_partial, lse_partial.float())
         result = merged.to(out_dtype or out_partial.dtype)
