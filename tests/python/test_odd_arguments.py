@@ -530,3 +530,14 @@ def test_padding_by_other_names_says_what_it_wants(function, name):
             call(**{**given, name: value})
         message = str(caught.value)
         assert message.startswith(f"{name}: ") and message.endswith(".") and len(message) < 300, message
+
+
+@pytest.mark.parametrize("function, name", [(function, name) for function, given in BERT.items() for name in given])
+def test_padding_of_memory_that_was_given_back(function, name):
+    value = BERT[function][name]
+    if isinstance(value, int):
+        return
+    gone = value.clone()
+    gone.untyped_storage().resize_(0)
+    with pytest.raises(ValueError, match=f"^{name}: its memory was given back"):
+        getattr(bert_padding, function)(**{**BERT[function], name: gone})

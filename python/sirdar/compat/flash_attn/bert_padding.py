@@ -4,6 +4,7 @@ import torch
 
 from ... import _problem
 from ...torch import _core
+from ...torch._attention import check_memory
 
 
 def _check(name, tensor, axes, shape):
@@ -12,6 +13,7 @@ def _check(name, tensor, axes, shape):
         raise TypeError(f"{name}: {_problem.said(tensor)} is no tensor; pass one of shape {shape}.")
     if tensor.dim() < axes:
         raise ValueError(f"{name}: has shape {tuple(tensor.shape)}; {shape} is needed.")
+    check_memory(name, tensor)
 
 
 def _check_padded(hidden_states, name, mask):
