@@ -40,12 +40,28 @@ std::string counted(int64_t count, std::string_view what = "kernel") {
   return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
 }
 
-// The cache and the packs, in the order in which they are searched.
+bool is_same(const fs::path& a, const fs::path& b) {
+  std::error_code error;
+  return a.lexically_normal() == b.lexically_normal() || fs::equivalent(a, b, error);
+}
+
+// The cache and the packs, in the order in which they are searched, each once.
 std::vector<fs::path> directories(const jit::Settings& settings) {
-  std::vector<fs::path> dirs = settings.packs;
-  if (!settings.cache_dir.empty()) dirs.push_back(settings.cache_dir);
+  std::vector<fs::path> dirs, all = settings.packs;
+  if (!settings.cache_dir.empty()) all.push_back(settings.cache_dir);
+  for (const fs::path& dir : all)
+    if (std::ranges::none_of(dirs, [&](const fs::path& one) { return is_same(one, dir); }))
+      dirs.push_back(dir);
   return dirs;
 }
+
+bool is_missing(const fs::path& dir) {
+  std::error_code error;
+  return !fs::exists(dir, error);
+}
+
+// Names of files and what is in them may have any characters.
+void print_line(std::string_view text) { fmt::print("{}\n", one_line(text)); }
 
 std::vector<Found> find_all(const jit::Settings& settings) {
   std::vector<Found> all;
@@ -89,9 +105,10 @@ int list(const jit::Settings& settings, bool is_json) {
     if (is_json) {
       print_json(found);
     } else if (found.report) {
-      fmt::print("{:.12}  {}  {}, NVRTC {}, {} registers, {} B; for '{}'\n", found.name,
-                 found.report->entry, found.report->arch, found.report->nvrtc,
-                 found.report->registers, found.report->cubin_bytes, found.report->problem);
+      print_line(fmt::format("{:.12}  {}  {}, NVRTC {}, {} registers, {} B; for '{}'", found.name,
+                             found.report->entry, found.report->arch, found.report->nvrtc,
+                             found.report->registers, found.report->cubin_bytes,
+                             found.report->problem));
     } else {
       fmt::print("{:.12}  damaged\n", found.name);
     }
@@ -105,13 +122,12 @@ int list(const jit::Settings& settings, bool is_json) {
     }
     const auto count =
         std::count_if(all.begin(), all.end(), [&](const Found& found) { return found.dir == dir; });
-    fmt::print("{} in {}", counted(count), dir.string());
-    if (std::error_code error; dir != settings.cache_dir && !fs::exists(dir, error))
-      fmt::print(", which does not exist");
+    std::string line = fmt::format("{} in {}", counted(count), dir.string());
+    if (dir != settings.cache_dir && is_missing(dir)) line += ", which does not exist";
     if (!foreign.empty())
-      fmt::print("; {}, not of the cache: {}", counted(std::ssize(foreign), "other name"),
-                 fmt::join(foreign, ", "));
-    fmt::print("\n");
+      line += fmt::format("; {}, not of the cache: {}", counted(std::ssize(foreign), "other name"),
+                          fmt::join(foreign, ", "));
+    print_line(line);
   }
   return kExitOk;
 }
@@ -122,20 +138,26 @@ int verify(const jit::Settings& settings) {
     ++count;
     if (found.report) continue;
     ++damaged;
-    fmt::print("damaged: {}\n", (found.dir / found.name).string());
+    print_line(fmt::format("damaged: {}", (found.dir / found.name).string()));
   }
-  for (const fs::path& dir : directories(settings))
+  bool is_any_missing = false;
+  for (const fs::path& dir : directories(settings)) {
     for (const std::string& name : jit::foreign_names(dir))
-      fmt::print("not of the cache: {}\n", (dir / name).string());
+      print_line(fmt::format("not of the cache: {}", (dir / name).string()));
+    if (!is_missing(dir)) continue;
+    is_any_missing = true;
+    print_line(fmt::format("does not exist: {}", dir.string()));
+  }
   fmt::print("{} of {} kernels are as they were written{}\n", count - damaged, count,
              damaged > 0 ? "; damaged ones are compiled again when they are needed" : "");
-  return damaged == 0 ? kExitOk : kExitCheckFailed;
+  return damaged == 0 && !is_any_missing ? kExitOk : kExitCheckFailed;
 }
 
 int clear(const jit::Settings& settings) {
   const Result<int> removed = jit::clear_entries(settings.cache_dir);
   if (!removed.ok()) return fail(removed.status());
-  fmt::print("{} removed from {}\n", counted(removed.value()), settings.cache_dir.string());
+  print_line(
+      fmt::format("{} removed from {}", counted(removed.value()), settings.cache_dir.string()));
   return kExitOk;
 }
 
@@ -158,8 +180,9 @@ int pack(const jit::Settings& settings, const fs::path& output) {
       return fail(fmt::format("-o: {} cannot be written ({}); name a directory that can.",
                               output.string(), error.message()));
   }
-  fmt::print("{} packed into {}; SIRDAR_CACHE_DIR={}:{} reads them\n", counted(count),
-             output.string(), settings.cache_dir.string(), fs::absolute(output).string());
+  print_line(fmt::format("{} packed into {}; SIRDAR_CACHE_DIR={}:{} reads them", counted(count),
+                         output.string(), settings.cache_dir.string(),
+                         fs::absolute(output).string()));
   if (count < std::ssize(all))
     fmt::print("{} left out: 'sirdar cache verify' names what is damaged\n",
                counted(std::ssize(all) - count));

@@ -45,6 +45,9 @@ Action declare_cache(CLI::App& app);
 CLI::Option* add_switch(CLI::App& app, const std::string& name, bool& target,
                         const std::string& text);
 
+// Text for one line, even when a file name or a library's words have control characters in them.
+std::string one_line(std::string_view text);
+
 // Text on stderr. Where it cannot be written there is nobody to tell, and the work goes on.
 void say(std::string_view text);
 

@@ -17,7 +17,15 @@ namespace {
 
 bool reader_is_gone = false;  // of standard output
 
-// A message is one line, even when a file name or a library's text has control characters in it.
+}  // namespace
+
+CLI::Option* add_switch(CLI::App& app, const std::string& name, bool& target,
+                        const std::string& text) {
+  return app.add_flag(name, target, text)
+      ->disable_flag_override()
+      ->multi_option_policy(CLI::MultiOptionPolicy::Throw);
+}
+
 std::string one_line(std::string_view text) {
   std::string line;
   for (const char c : text) {
@@ -32,15 +40,6 @@ std::string one_line(std::string_view text) {
   }
   while (!line.empty() && line.back() == ' ') line.pop_back();
   return line;
-}
-
-}  // namespace
-
-CLI::Option* add_switch(CLI::App& app, const std::string& name, bool& target,
-                        const std::string& text) {
-  return app.add_flag(name, target, text)
-      ->disable_flag_override()
-      ->multi_option_policy(CLI::MultiOptionPolicy::Throw);
 }
 
 void say(std::string_view text) {

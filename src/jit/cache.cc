@@ -136,13 +136,16 @@ void for_each_child(const fs::path& dir, F&& f) {
     f(*it, it->path().filename().string());
 }
 
+// Left by a process that was killed; what is younger may be at work.
+bool is_abandoned(const fs::directory_entry& temporary) {
+  std::error_code error;
+  const auto written = temporary.last_write_time(error);
+  return !error && fs::file_time_type::clock::now() - written > kAbandonedAfter;
+}
+
 void sweep(const fs::path& dir) {
-  const auto now = fs::file_time_type::clock::now();
-  for_each_child(dir, [&](const fs::directory_entry& child, const std::string& name) {
-    std::error_code error;
-    if (!name.starts_with(kTemporary)) return;
-    const auto written = child.last_write_time(error);
-    if (!error && now - written > kAbandonedAfter) remove_quietly(child.path());
+  for_each_child(dir, [](const fs::directory_entry& child, const std::string& name) {
+    if (name.starts_with(kTemporary) && is_abandoned(child)) remove_quietly(child.path());
   });
 }
 
@@ -231,6 +234,7 @@ Result<int> clear_entries(const fs::path& dir) {
   for_each_child(dir, [&](const fs::directory_entry& child, const std::string& name) {
     const bool is_entry = is_entry_name(name);
     if (!is_entry && !is_rest(name)) return;
+    if (name.starts_with(kTemporary) && !is_abandoned(child)) return;
     std::error_code error;
     fs::remove_all(child.path(), error);
     if (error && !first) first = error;

@@ -42,8 +42,8 @@ Status publish_entry(const std::filesystem::path& dir, const std::string& name, 
 std::error_code write_entry(const std::filesystem::path& dir, const std::string& name,
                             const Entry& entry);
 
-// Removes every entry, and what killed processes left; nothing else, and never `dir` itself. How
-// many entries went.
+// Removes every entry, and what killed processes left a day ago; nothing else, not what others are
+// writing, and never `dir` itself. How many entries went.
 Result<int> clear_entries(const std::filesystem::path& dir);
 
 // The lock beside an entry: one process compiles while the others wait for its result. It saves

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import time
 
 import pytest
 from conftest import Runner
@@ -57,7 +58,9 @@ def cache(sirdar):
 def test_an_empty_cache_is_no_error(cache):
     assert cache("cache", "list").out == f"0 kernels in {cache.folder}\n"
     assert cache("cache", "list", "--json").out == ""
-    assert cache("cache", "verify").out == "0 of 0 kernels are as they were written\n"
+    # Nothing could be verified there.
+    assert cache("cache", "verify", code=1).out == (f"does not exist: {cache.folder}\n"
+                                                    "0 of 0 kernels are as they were written\n")
     assert cache("cache", "clear").out == f"0 kernels removed from {cache.folder}\n"
     assert not cache.folder.exists()
     # It is made when it is needed; a pack is not.
@@ -87,7 +90,8 @@ def test_verify_names_what_is_damaged(cache):
     pack = cache.root / "pack"
     assert cache("cache", "pack", "-o", pack).out.startswith(f"1 kernel packed into {pack}")
     assert sorted(os.listdir(pack)) == [NAME]
-    assert cache("cache", "verify", dirs=f"{cache.root}/none:{pack}").out.startswith("1 of 1")
+    out = cache("cache", "verify", dirs=f"{cache.root}/none:{pack}", code=1).out
+    assert out.startswith(f"does not exist: {cache.root}/none\n1 of 1")
     assert cache("cache", "pack", "-o", cache.folder, code=2).err.startswith("sirdar: -o: ")
 
 
@@ -118,6 +122,33 @@ def test_what_is_foreign_in_a_cache_is_named(cache):
     assert rows[0]["entry"] == NAME and rows[0]["is_valid"]
     assert rows[1:] == [{"directory": str(cache.folder), "foreign": name}
                         for name in ("1.lock", "mine.txt", "photos")]
+
+
+def test_names_of_files_are_shown_on_one_line(cache):
+    cache.folder.mkdir()
+    (cache.folder / "red\x1b[31m\nline").mkdir()
+    assert cache("cache", "list").out.endswith("not of the cache: red\\x1b[31m line\n")
+    assert cache("cache", "verify").out.startswith(f"not of the cache: {cache.folder}/red\\x1b[31m line\n")
+    assert cache("cache", "list", "--json").out.count("\n") == 1
+
+
+def test_a_folder_named_twice_is_counted_once(cache):
+    write_entry(cache.folder)
+    (cache.root / "link").symlink_to(cache.folder)
+    for dirs in (f"{cache.folder}:{cache.folder}", f"{cache.folder}:{cache.root}/link:{cache.folder}/"):
+        assert cache("cache", "verify", dirs=dirs).out == "1 of 1 kernels are as they were written\n"
+        out = cache("cache", "list", dirs=dirs).out
+        assert out.count("000000000000") == 1 and out.count("1 kernel in ") == 1
+
+
+def test_clear_leaves_what_is_being_written(cache):
+    write_entry(cache.folder)
+    for name, hours in (("tmp-1-aaaaaa", 1), ("tmp-1-bbbbbb", 25)):
+        (cache.folder / name).mkdir()
+        then = time.time() - 3600 * hours
+        os.utime(cache.folder / name, (then, then))
+    assert cache("cache", "clear").out == f"1 kernel removed from {cache.folder}\n"
+    assert os.listdir(cache.folder) == ["tmp-1-aaaaaa"]
 
 
 def test_what_is_no_cache_is_said(cache):
