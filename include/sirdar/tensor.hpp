@@ -34,13 +34,15 @@ struct TensorView {
 
   bool present() const { return data != nullptr; }
 
-  // Row-major and gap-free, the last axis fastest. At most kMaxRank sizes.
+  // Row-major and gap-free, the last axis fastest. With more than kMaxRank sizes the view is
+  // absent, as sirdar_tensor_contiguous()'s is.
   SIRDAR_API static TensorView contiguous(void* data, DType dtype,
                                           std::initializer_list<int64_t> shape);
   SIRDAR_API static TensorView strided(void* data, DType dtype,
                                        std::initializer_list<int64_t> shape,
                                        std::initializer_list<int64_t> stride);
   // The same memory with two axes exchanged; turns [batch, heads, seqlen, dim] into Sirdar's order.
+  // With an axis that the view has not the result is absent.
   SIRDAR_API TensorView transposed(int axis_a, int axis_b) const;
 };
 

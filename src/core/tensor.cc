@@ -50,9 +50,10 @@ int64_t size_bytes(DType dtype) {
 
 TensorView TensorView::contiguous(void* data, DType dtype, std::initializer_list<int64_t> shape) {
   TensorView view;
+  if (shape.size() > kMaxRank) return view;
   view.data = data;
   view.dtype = dtype;
-  view.rank = static_cast<int>(std::min<size_t>(shape.size(), kMaxRank));
+  view.rank = static_cast<int>(shape.size());
   std::copy_n(shape.begin(), view.rank, view.shape.begin());
   // Unsigned: shapes too large for memory wrap here and are refused by validation, not by a trap.
   uint64_t stride = 1;
@@ -73,7 +74,7 @@ TensorView TensorView::strided(void* data, DType dtype, std::initializer_list<in
 
 TensorView TensorView::transposed(int axis_a, int axis_b) const {
   TensorView view = *this;
-  if (axis_a < 0 || axis_b < 0 || axis_a >= rank || axis_b >= rank) return view;
+  if (axis_a < 0 || axis_b < 0 || axis_a >= rank || axis_b >= rank) return {};
   std::swap(view.shape[axis_a], view.shape[axis_b]);
   std::swap(view.stride[axis_a], view.stride[axis_b]);
   return view;

@@ -199,6 +199,22 @@ TEST(ValidateArgs, HeadsFirstOutputsAreAccepted) {
   EXPECT_EQ(check(call).message(), "");
 }
 
+// Cut to four sizes, or with its axes as they were, a view would have passed for another tensor.
+TEST(ValidateArgs, ViewsThatCannotBeAreAbsent) {
+  SmallCall call = call_of("b2 sq5 sk7 h4 d8");
+  const TensorView q = call.args.q;
+  for (const auto& [a, b] : {std::pair{1, 4}, {4, 1}, {-1, 2}, {2, -1}}) {
+    call.args.q = q.transposed(a, b);
+    expect_broken(check(call), "V040", "q: it is missing");
+  }
+  call.args.q = TensorView::contiguous(q.data, q.dtype, {2, 5, 4, 8, 3});
+  expect_broken(check(call), "V040", "q: it is missing");
+  call.args.q = TensorView::strided(q.data, q.dtype, {2, 5, 4, 8, 3}, {160, 32, 8, 1, 0});
+  expect_broken(check(call), "V040", "q: it is missing");
+  call.args.q = view_of_const(q.data, q.dtype, {2, 5, 4, 8, 3});
+  expect_broken(check(call), "V040", "q: it is missing");
+}
+
 TEST(ValidateArgs, GradientsMayLieInOnePackedTensor) {
   SmallCall call = call_of("bwd b2 s5 hq4 hkv2 d8");
   const TensorView packed = call.make(DType::fp32, {2, 5, 8, 8});  // 4 + 2 + 2 heads
