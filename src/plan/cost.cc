@@ -141,14 +141,44 @@ void add_bytes(const Problem& p, const Work& work, Cost& cost) {
   if (p.needs_dbias) cost.bytes_written += statistics(elements(p.bias_axes, p));
 }
 
-std::vector<SequenceLengths> full_lengths(const Problem& p) {
-  const SequenceLengths longest{p.seqlen_q, p.seqlen_k};
-  std::vector<SequenceLengths> lengths(static_cast<size_t>(std::min<int64_t>(p.batch, 1)), longest);
-  for (SequenceLengths& one : lengths) {
-    if (p.layout_q == Layout::ragged) one.q = p.total_q / p.batch;
-    if (p.layout_kv == Layout::ragged) one.k = p.total_k / p.batch;
+// A side's rows without its lengths: `num_longer` sequences of `length` + 1 rows, then `length`
+// ones.
+struct Share {
+  int64_t length = 0, num_longer = 0;
+  int64_t of(int64_t sequence) const { return length + (sequence < num_longer ? 1 : 0); }
+};
+Share share_of(Layout layout, int64_t seqlen, int64_t total, int64_t batch) {
+  if (layout != Layout::ragged) return {seqlen, 0};
+  return {total / batch, total % batch};
+}
+
+// Of every sequence at full length: at most three different ones stand for all.
+Work full_work(const Problem& p) {
+  Work work;
+  if (p.batch == 0) return work;
+  const Share q = share_of(p.layout_q, p.seqlen_q, p.total_q, p.batch);
+  const Share k = share_of(p.layout_kv, p.seqlen_k, p.total_k, p.batch);
+  const auto [first, second] = std::minmax(q.num_longer, k.num_longer);
+  int64_t begin = 0;
+  for (const int64_t end : {first, second, p.batch}) {
+    if (end == begin) continue;
+    Work one;
+    add_sequence(p, structured_mask(p.mask, q.of(begin), k.of(begin)), q.of(begin), one);
+    const auto count = static_cast<double>(end - begin);
+    work.pairs += one.pairs * (end - begin);
+    work.rows_q += one.rows_q * count;
+    work.rows_k += one.rows_k * count;
+    work.seen_q += one.seen_q * count;
+    work.seen_k += one.seen_k * count;
+    begin = end;
   }
-  return lengths;
+  return work;
+}
+
+// Do the sizes tell every sequence's length? A ragged side that is full has no shorter one.
+bool tells_lengths(Layout layout, int64_t seqlen, int64_t total, int64_t batch) {
+  return layout == Layout::dense ||
+         (layout == Layout::ragged && Wide{batch} * seqlen == Wide{total});
 }
 
 }  // namespace
@@ -186,20 +216,13 @@ Cost cost_of(const Problem& p, const Work& work) {
 }
 
 Cost cost_of(const Problem& p, std::span<const SequenceLengths> lengths) {
-  const bool varies = p.layout_q != Layout::dense || p.layout_kv != Layout::dense ||
+  const bool varies = !tells_lengths(p.layout_q, p.seqlen_q, p.total_q, p.batch) ||
+                      !tells_lengths(p.layout_kv, p.seqlen_k, p.total_k, p.batch) ||
                       p.has_seqused_q || p.has_seqused_k;
   const bool is_given = !lengths.empty();
-  const std::vector<SequenceLengths> assumed =
-      is_given ? std::vector<SequenceLengths>() : full_lengths(p);
-  if (!is_given) lengths = assumed;
-  Work work;
+  Work work = is_given ? Work() : full_work(p);
   for (const SequenceLengths& one : lengths)
     add_sequence(p, structured_mask(p.mask, one.q, one.k), one.q, work);
-  if (!is_given) {  // one sequence stands for all
-    work.pairs *= p.batch;
-    for (double* rows : {&work.rows_q, &work.rows_k, &work.seen_q, &work.seen_k})
-      *rows *= static_cast<double>(p.batch);
-  }
   Cost cost = cost_of(p, work);
   cost.is_upper_bound = is_given || !varies;
   cost.is_exact = cost.is_upper_bound && p.mask_mod.empty() && masks_of_data(p).empty();

@@ -49,7 +49,7 @@ Wide visible_pairs(const StructuredMask& mask, int64_t seqlen_q);
 void add_sequence(const Problem& problem, const StructuredMask& mask, int64_t seqlen_q, Work& work);
 
 // Without lengths, every sequence is taken to be as long as it may be; a ragged side shares its
-// total evenly.
+// total evenly, and the lengths are known where it is full.
 Cost cost_of(const Problem& problem, std::span<const SequenceLengths> lengths = {});
 
 // What a machine can do at most.

@@ -104,6 +104,24 @@ TEST(Cost, LengthsMakeARaggedCostExact) {
   EXPECT_EQ(cost_of(p, lengths).visible_pairs, 45 + 6);
 }
 
+TEST(Cost, ARaggedTotalIsSharedOutToTheLastRow) {
+  const auto pairs = [](const char* words) {
+    return cost_of(Problem::parse(words).value()).visible_pairs;
+  };
+  EXPECT_EQ(pairs("b1000 s4096 h1 ragged:500,500"), 500) << "500 sequences of one row";
+  EXPECT_EQ(pairs("b2 s9 h1 causal ragged:11,11"), 21 + 15) << "6 and 5 rows";
+  EXPECT_EQ(pairs("b3 s9 h1 ragged:4,8"), 2 * 3 + 1 * 3 + 1 * 2);
+  EXPECT_EQ(pairs("b3 sq2 sk9 h1 ragged:4,8"), 2 * 3 + 1 * 3 + 1 * 2);
+}
+
+TEST(Cost, AFullRaggedSideHasNoShorterSequence) {
+  const Cost cost = cost_of(Problem::parse("b3 s9 h1 d8 causal ragged:27,27").value());
+  EXPECT_TRUE(cost.is_exact);
+  EXPECT_TRUE(cost.is_upper_bound);
+  EXPECT_EQ(cost.visible_pairs, 3 * 45);
+  EXPECT_FALSE(cost_of(Problem::parse("b3 s9 ragged:27,26").value()).is_exact);
+}
+
 TEST(Cost, MasksKnownOnlyWhenReadAreUpperBounds) {
   EXPECT_FALSE(cost_of(Problem::parse("s9 mask").value()).is_exact);
   EXPECT_FALSE(cost_of(Problem::parse("s9 document").value()).is_exact);
@@ -121,7 +139,7 @@ TEST(Cost, BoundsAreSaidOnlyWhereTheyAreBounds) {
   EXPECT_FALSE(cost_of(Problem::parse("b2 s9 causal ragged:12,12").value()).is_upper_bound);
   EXPECT_FALSE(cost_of(Problem::parse("s9 mask seqused_k").value()).is_upper_bound);
   for (const char* words :
-       {"mask", "document", "bias", "mask_mod:\"q<0\"", "seqused_k", "ragged:64,64", "paged16"}) {
+       {"mask", "document", "bias", "mask_mod:\"q<0\"", "seqused_k", "ragged:63,63", "paged16"}) {
     const Problem p = Problem::parse(std::string("s64 d64 bf16 ") + words).value();
     const auto plan = Plan::create(p, {}, Device::named("h200").value());
     ASSERT_TRUE(plan.ok()) << plan.status().message();
