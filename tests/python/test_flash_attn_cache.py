@@ -114,6 +114,13 @@ def test_rotary_tables_have_fractions(dtype):
         refused(fa2, call_of(**{**ROTARY, name: ANGLE.to(dtype)}), f"^{name}: has dtype {dtype};")
 
 
+@pytest.mark.parametrize("value", [torch.ones(2, 2), torch.ones(2), "no", None, 2, 1.0, [True]], ids=str)
+@pytest.mark.parametrize("more", [{}, ROTARY], ids=["", "rotary"])
+def test_causal_is_a_flag(more, value):
+    for interface in (fa2, fa3):
+        refused(interface, call_of(**{**more, "causal": value}), "^causal: ", (TypeError, ValueError))
+
+
 def decoded(q, k_cache, v_cache, lengths, leftpad):
     return fa2.flash_attn_with_kvcache(q, k_cache, v_cache, cache_seqlens=lengths, cache_leftpad=leftpad)
 

@@ -338,7 +338,7 @@ def with_kvcache(
         raise ValueError("rotary_cos: is given without k; new keys are what it turns.")
     if k is not None and cache_seqlens is None:
         raise ValueError("cache_seqlens: is needed where k and v are appended; pass the lengths.")
-    rotary_interleaved = _core.flag("rotary_interleaved", rotary_interleaved)
+    rotary_interleaved, causal = _core.flag("rotary_interleaved", rotary_interleaved), _core.flag("causal", causal)
     chunk_size = _problem.count("attention_chunk", whole("attention_chunk", chunk_size))
     check_tensor("q", q)
     axes = 4 if cu_seqlens_q is None else 3
@@ -400,7 +400,7 @@ def with_kvcache(
         rows, places = _check_appended(k_cache, v_cache, k, v, lengths, cu_seqlens_k_new, pages)
         if rotary_cos is not None:
             start = lengths if rotary_seqlens is None else rotary_seqlens
-            is_causal = bool(causal) or any(side is not None for side in window.values())
+            is_causal = causal or any(side is not None for side in window.values())
             q, k = _turned(
                 q, k, rotary_cos, rotary_sin, rotary_interleaved, start, is_causal,
                 _Rows(q, cu_seqlens_q), rows,
