@@ -1,8 +1,8 @@
 """Times Sirdar's forward or backward with masks and score modifications on one GPU.
 
     python3 bench/modifications_cuda.py build/release/libsirdar.so [--backward] [--rounds 4]
-        [--only alibi,bias] [--dtype bf16] [--seqlen 8192] [--against OTHER.so]...
-        [--knobs "draws_items=false;order=by_head block_n=64"]
+        [--only alibi,bias] [--dtype bf16] [--seqlen 8192] [--documents 12]
+        [--against OTHER.so]... [--knobs "draws_items=false;order=by_head block_n=64"]
 
 16,384 rows in sequences of 8192, H16 D128, random normal. TFLOP/s count the visible pairs alone. Problems
 take turns call by call in random order, L2 is flushed before every call, the median counts. A small problem
@@ -42,8 +42,8 @@ def document_rows(seqlen, count):
     return -(-seqlen // count)
 
 
-def modifications(seqlen, batch=BATCH):
-    """Of so many sequences."""
+def modifications(seqlen, batch=BATCH, num_documents=DOCUMENTS):
+    """Of so many sequences, each of so many documents."""
     position = torch.arange(seqlen, device="cuda")
     distance = position[:, None] - position[None]
     everything, causal = torch.ones_like(distance, dtype=torch.bool), distance >= 0
@@ -74,7 +74,7 @@ def modifications(seqlen, batch=BATCH):
         "chunk": Modification(
             " causal chunk:1024", causal & (position[:, None] // 1024 == position[None] // 1024)
         ),
-        "documents": documents(document_rows(seqlen, DOCUMENTS)),
+        "documents": documents(document_rows(seqlen, num_documents)),
         "documents of 1024": documents(min(1024, seqlen // 4)),
         "boolean": Modification(" mask:qk", causal, {"mask": lambda: causal[None, None]}),
         "random boolean": Modification(" mask:qk", noise, {"mask": lambda: noise[None, None]}),
@@ -172,6 +172,7 @@ def main():
     parser.add_argument("--only", help="names, comma by comma")
     parser.add_argument("--dtype", choices=list(DTYPES), default=Case.dtype)
     parser.add_argument("--seqlen", type=int, default=SEQLEN, help="a multiple of 1024")
+    parser.add_argument("--documents", type=int, default=DOCUMENTS, help="in a sequence")
     parser.add_argument("--against", action="append", default=[], help="another library")
     parser.add_argument("--knobs", help='lists of "name=value" words')
     arguments = parser.parse_args()
@@ -184,12 +185,13 @@ def main():
         if words.split():
             variants[f" ({words.strip()})"] = (library, words.split())
     seqlen, batch = arguments.seqlen, BATCH * SEQLEN // arguments.seqlen
-    large, small = modifications(seqlen, batch), modifications(SMALL)
+    count = arguments.documents
+    large, small = modifications(seqlen, batch, count), modifications(SMALL)
     lengths = {name: seqlen for name in large}
     # As long as one of the documents, and as many rows in all; as many keys as a row of the window sees.
-    short = document_rows(seqlen, DOCUMENTS)
+    short = document_rows(seqlen, count)
     for name, kind, length, sequences in (
-        ("causal documents apart", "causal", short, batch * DOCUMENTS),
+        ("causal documents apart", "causal", short, batch * count),
         ("window apart", "plain", 1024, batch * seqlen // 1024),
         ("chunk apart", "causal", 1024, batch * seqlen // 1024),
     ):
