@@ -32,6 +32,12 @@ std::vector<ListedProblem> selected() {
   return chosen;
 }
 
+// Weights times a slope that has no bound can leave fp16; such rows and keys are made again.
+Lost lost_of(const std::string& text) {
+  const auto has = [&](const char* word) { return text.find(word) != std::string::npos; };
+  return has("fp16") && has("score_mod") ? Lost::anything : Lost::nothing;
+}
+
 class EmulatedBackward : public ::testing::TestWithParam<ListedProblem> {};
 
 TEST_P(EmulatedBackward, MatchesFloat64) {
@@ -40,7 +46,7 @@ TEST_P(EmulatedBackward, MatchesFloat64) {
   for (uint64_t seed = first; seed < first + seeds; ++seed) {
     // All items at one time; more items than run at one time; more key blocks of a head than that.
     constexpr int kNumSms[] = {16, 4, 2};
-    expect_right(GetParam().text, seed, kNumSms[seed % 3]);
+    expect_right(GetParam().text, seed, kNumSms[seed % 3], {}, lost_of(GetParam().text));
   }
 }
 
