@@ -118,7 +118,7 @@ class Counter {
         rows_ = Marks(seqlen_q_);
         pairs_ = 0;
         add_head();
-        work.pairs += pairs_ * (problem_.num_heads_q / (groups * heads));
+        work.pairs += pairs_ * same_q;
         work.seen_q += rows_.count() * alike_q;
       }
       work.seen_k += keys_.count() * alike_k;

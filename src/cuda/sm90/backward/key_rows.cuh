@@ -146,13 +146,7 @@ struct KeyRows : ScaleFactor<is_scaled(config)> {  // from P times 2^15 to what 
   }
 
   SIRDAR_DEVICE float weight(float logit) const {
-    if constexpr (is_scaled(config)) {
-      return ptx::exp2_approx(ptx::fma_of(logit, params.scale_log2, kWeightExponent));
-    }
-    if constexpr (config.keeps_remainders) {
-      return ptx::exp2_approx(ptx::fma_of(logit, params.scale_log2, kCutExponent));
-    }
-    return ptx::exp2_approx(logit * params.scale_log2);
+    return ptx::exp2_approx(exponent_of<config>(params, logit));
   }
   // `kept`: with keeps_remainders, what rounding took.
   SIRDAR_DEVICE void take_weights(const KeyBlock& block, int tile, uint32_t (&weights)[kM / 4],
@@ -160,13 +154,7 @@ struct KeyRows : ScaleFactor<is_scaled(config)> {  // from P times 2^15 to what 
     hide(block, tile);
     SIRDAR_UNROLL
     for (int i = 0; i < kM / 4; ++i) {
-      const float low = weight(score[2 * i]), high = weight(score[2 * i + 1]);
-      if constexpr (config.keeps_remainders) {
-        weights[i] = upper_halves(low, high);
-        kept[i] = lower_halves(low, high);
-      } else {
-        weights[i] = pack<config.element>(low, high);
-      }
+      weights[i] = word_of<config>(weight(score[2 * i]), weight(score[2 * i + 1]), kept[i]);
     }
   }
 

@@ -199,18 +199,6 @@ struct TileLogits {
     return {logit, ptx::fma_of(logit * params.softcap_slope, logit, 1.0f)};
   }
 
-  // Of fp16 weights are kept times a power of two, as KeyRows::weight() says; where logits have
-  // slopes `start` has that.
-  SIRDAR_DEVICE float plain_exponent(float score) const {
-    if constexpr (is_scaled(config)) {
-      return ptx::fma_of(score, params.scale_log2, kWeightExponent);
-    }
-    if constexpr (config.keeps_remainders) {
-      return ptx::fma_of(score, params.scale_log2, kCutExponent);
-    }
-    return score * params.scale_log2;
-  }
-
   // Of score register i. What a bias of -inf hides may be NaN by its score: it is made again then.
   template <bool kSaturates, class Row, class Key>
   SIRDAR_DEVICE Weight weight(float score, float start, int i, const Row& of_row,
@@ -224,7 +212,7 @@ struct TileLogits {
     }
     const float far = ptx::absolute(distance + static_cast<float>(column - 8 * lower));
     if constexpr (!has_slopes(config)) {
-      float exponent = plain_exponent(score);
+      float exponent = exponent_of<config>(params, score);
       if constexpr (config.bias != Bias::none) exponent = ptx::fma_of(bias, kLog2e, exponent);
       if constexpr (config.has_alibi) exponent = ptx::fma_of(-alibi_slope, far, exponent);
       const float plain = ptx::exp2_approx(exponent);
@@ -274,12 +262,7 @@ struct TileLogits {
             weight<kSaturates>(score[2 * word], start.x, 2 * word, first_row, of_key);
         const Weight second =
             weight<kSaturates>(score[2 * word + 1], start.y, 2 * word + 1, second_row, of_key);
-        if constexpr (config.keeps_remainders) {
-          weights[word] = upper_halves(first.plain, second.plain);
-          kept[word] = lower_halves(first.plain, second.plain);
-          continue;
-        }
-        weights[word] = pack<config.element>(first.plain, second.plain);
+        weights[word] = word_of<config>(first.plain, second.plain, kept[word]);
         if constexpr (has_slopes(config)) {
           kept[word] = pack<config.element>(first.sloped, second.sloped);
         }

@@ -2,7 +2,8 @@
 // until dS is made, which so is rounded once and not twice.
 #pragma once
 
-#include "cuda/sm90/backward/config.h"
+#include "cuda/sm90/backward/params.h"
+#include "cuda/sm90/backward/peaks.cuh"
 #include "cuda/sm90/fragment.cuh"
 
 namespace sirdar::sm90 {
@@ -25,6 +26,28 @@ SIRDAR_DEVICE uint32_t lower_halves(float low, float high) {
 SIRDAR_DEVICE FloatPair join_halves(uint32_t upper, uint32_t lower) {
   return {ptx::float_of((upper << 16) | (lower & 0xffffu)),
           ptx::float_of((upper & 0xffff0000u) | (lower >> 16))};
+}
+
+// Of a score alone: the exponent, to 2, of its weight times the power of two that fp16 keeps it by,
+// or times kCutFactor.
+template <BackwardConfig config>
+SIRDAR_DEVICE float exponent_of(const BackwardParams& params, float score) {
+  if constexpr (is_scaled(config)) {
+    return ptx::fma_of(score, params.scale_log2, kWeightExponent);
+  } else if constexpr (config.keeps_remainders) {
+    return ptx::fma_of(score, params.scale_log2, kCutExponent);
+  }
+  return score * params.scale_log2;
+}
+
+// The word of two weights for dV, and what is kept of them, if anything is.
+template <BackwardConfig config>
+SIRDAR_DEVICE uint32_t word_of(float low, float high, uint32_t& kept) {
+  if constexpr (config.keeps_remainders) {
+    kept = lower_halves(low, high);
+    return upper_halves(low, high);
+  }
+  return pack<config.element>(low, high);
 }
 
 }  // namespace sirdar::sm90
